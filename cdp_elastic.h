@@ -240,7 +240,10 @@
         checkpoint), STORE, NOMEM.
         cdp_elastic_next: TIMEOUT (below min_ranks, or no epoch begins, for join_ms), STATE (left
         out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
-        should be equal is not), STORE (the store is lost: this process must end), and whatever is a
+        should be equal is not), STORE (the store is lost: this process must end; one that does not
+        answer, as when its machine stands still, is lost after join_ms: until then steps go on, and
+        so does the job when it answers; for cdp_elastic_agree() and cdp_elastic_alarm() after
+        timeout_ms of tcp->group, at most 30 s), and whatever is a
         mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
         turn. IO, NOMEM: the system refuses something here, as a descriptor or memory; the others go
         on without this process. An error of another rank is the loss of that rank, and only calls
@@ -419,7 +422,7 @@ CDP_API void cdp_elastic_leave(cdp_elastic *elastic, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
    cause. Any thread (without threads: the one that makes all calls); may wait while another thread
-   connects. Errors: STORE, TIMEOUT, INVALID. */
+   connects. Errors: STORE, INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *elastic, const char *reason);
 
 /* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the
@@ -1606,10 +1609,9 @@ CDP__PRIVATE bool cdp__elastic_get_decision(uint8_t *in, uint64_t bytes, cdp__el
     return d->epoch && d->sources;
 }
 
-/* ---- >>elastic/store: keys of the job, and short requests ------------------------------------ */
+/* ---- >>elastic/member: what a process holds of its job --------------------------------------- */
 
-/* Knows: the keys. Promises: no request takes longer than e->store_ms; what a request returns is
-   the caller's memory. */
+/* Knows: the members of a cdp_elastic. Promises: what a lock guards is said. */
 
 typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
     uint64_t epoch, step;
@@ -1691,10 +1693,12 @@ struct cdp_elastic {
     uint32_t forks;     /* see cdp__is_child() */
     cdp_store *store;   /* for the threads of the program */
     cdp_store *watched; /* for `watch`; the same one, or a clone */
+    cdp_store *polls;   /* `watched`, if it is a clone and this process is in */
     bool own_store;
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
     uint32_t store_ms;
+    bool asks_again; /* a launcher: a request that was not answered is TIMEOUT, and made again */
     uint64_t round_trip_ns; /* the shortest of a request before the ticket; 0: not measured */
     void *mutex, *cond, *thread;
     cdp__elastic_watch watch; /* of the thread that looks */
@@ -1722,13 +1726,14 @@ struct cdp_elastic {
     cdp_group *retired;      /* of the epoch before: the program may still hold it */
     cdp_error failure;       /* status CDP_OK: none; else this process cannot go on */
     bool stop, changed, received, ended;
-    bool few;          /* this turn waits for newcomers: too few ranks are left */
-    bool handed_in;    /* others may have seen this id */
-    bool left;         /* the others know, or have decided, that this process is out */
-    char leaving[100]; /* why; "": it stays */
-    char cause[160];   /* of now.cause */
-    uint64_t met;      /* the last epoch whose members were all in cdp_elastic_next() */
-    uint64_t epoch_ns; /* when this epoch began here, or this process arrived */
+    bool few;            /* this turn waits for newcomers: too few ranks are left */
+    bool handed_in;      /* others may have seen this id */
+    bool left;           /* the others know, or have decided, that this process is out */
+    char leaving[100];   /* why; "": it stays */
+    char cause[160];     /* of now.cause */
+    uint64_t met;        /* the last epoch whose members were all in cdp_elastic_next() */
+    uint64_t epoch_ns;   /* when this epoch began here, or this process arrived */
+    uint64_t patient_ns; /* until when a call of the program waits for the store; 0: store_ms */
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;
 };
@@ -1780,25 +1785,91 @@ CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_
     out[2 * CDP__ELASTIC_ID_BYTES] = 0;
 }
 
+/* ---- >>elastic/store: keys of the job, and short requests ------------------------------------ */
+
+/* Knows: the keys. Promises: a request ends by cdp__elastic_store_limit(); what it returns is the
+   caller's memory. */
+
 /* A request took so long. The shortest one is the round trip: others had to wait for something. */
 CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
     if (!e->round_trip_ns || took_ns < e->round_trip_ns) e->round_trip_ns = took_ns;
 }
 
-/* The status of a request, or of a wait for it. A store that its host has closed answers STATE,
-   which of the calls of this header says something else. */
-CDP__PRIVATE cdp_status cdp__elastic_store_status(cdp_status st) {
-    if (st != CDP_ERR_STATE) return st;
+/* The status of a request, or of a wait for it. A store that its host has closed answers STATE, and
+   one that is silent TIMEOUT, which of the calls of this header say something else. */
+CDP__PRIVATE cdp_status cdp__elastic_store_status(const cdp_elastic *e, cdp_status st) {
+    if (st != CDP_ERR_STATE && (st != CDP_ERR_TIMEOUT || e->asks_again)) return st;
     cdp__error_slot()->status = CDP_ERR_STORE;
     return CDP_ERR_STORE;
+}
+
+/* This client is the one that polls for the alarm and in turns. */
+CDP__PRIVATE bool cdp__elastic_watches(const cdp_elastic *e, const cdp_store *s) {
+    return s == e->polls;
+}
+
+/* From now on a call of the program waits for the store as long as for anything else, or (no) for
+   store_ms, as calls that do not wait for others do. */
+CDP__PRIVATE void cdp__elastic_be_patient(cdp_elastic *e, bool patient) {
+    const uint64_t until_ns = patient ? cdp__deadline(e->os, e->desc.join_ms) : 0;
+    cdp__elastic_lock(e);
+    if (!patient || !e->patient_ns) e->patient_ns = until_ns;
+    cdp__elastic_unlock(e);
+}
+
+/* Until when a request is waited for that was sent at begun_ns. An epoch goes on without the store,
+   and nothing does in a turn: so who polls waits for as long as a call of the program may. */
+CDP__PRIVATE uint64_t cdp__elastic_store_limit(
+    cdp_elastic *e, const cdp_store *s, uint64_t begun_ns) {
+    const uint64_t least = begun_ns + e->store_ms * CDP__MS;
+    uint64_t patient_ns;
+    if (cdp__elastic_watches(e, s)) return cdp__max(least, begun_ns + e->desc.join_ms * CDP__MS);
+    cdp__elastic_lock(e);
+    patient_ns = e->patient_ns;
+    cdp__elastic_unlock(e);
+    return cdp__max(least, patient_ns);
+}
+
+CDP__PRIVATE bool cdp__elastic_stops(cdp_elastic *e) {
+    bool stop;
+    cdp__elastic_lock(e);
+    stop = e->stop;
+    cdp__elastic_unlock(e);
+    return stop;
+}
+
+/* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
+   locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
+CDP__PRIVATE cdp_status cdp__elastic_answer(
+    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
+    const cdp_status st = cdp__elastic_store_status(e, s->wait(s->self, rq, until_ns));
+    if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
+    return st;
+}
+
+/* The end of a request that was sent at begun_ns. cdp_elastic_destroy() does not wait for it. */
+CDP__PRIVATE cdp_status cdp__elastic_store_end(
+    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t begun_ns) {
+    const uint64_t until_ns = cdp__elastic_store_limit(e, s, begun_ns);
+    const bool beside = cdp__elastic_watches(e, s) && !e->no_thread;
+    uint64_t now = cdp__elastic_now_ns(e);
+    cdp_status st;
+    do {
+        const uint64_t slice_ns = now + CDP__ELASTIC_SLICE_MS * CDP__MS;
+        st = cdp__elastic_answer(e, s, rq, beside ? cdp__min(until_ns, slice_ns) : until_ns);
+        now = cdp__elastic_now_ns(e);
+    } while (st == CDP_PENDING && now < until_ns && !(beside && cdp__elastic_stops(e)));
+    return cdp__elastic_store_status(
+        e, cdp__store_end(s, rq, st, (uint32_t)((now - begun_ns) / CDP__MS)));
 }
 
 /* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
     const uint64_t begun = cdp__elastic_now_ns(e);
-    const cdp_status st = cdp__elastic_store_status(cdp_store_run(s, &c->rq, e->store_ms));
+    cdp_status st = cdp__elastic_store_status(e, cdp__store_begin(s, &c->rq));
     if (data) *data = NULL;
+    if (st >= 0) st = cdp__elastic_store_end(e, s, &c->rq, begun);
     if (st != CDP_OK) return st;
     if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
     if (data && c->rq.results) {
@@ -1866,7 +1937,8 @@ typedef struct cdp__elastic_get {
     uint64_t bytes;
 } cdp__elastic_get;
 
-CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g) {
+CDP__PRIVATE cdp_status cdp__elastic_get_begin(
+    const cdp_elastic *e, cdp_store *s, cdp__elastic_get *g) {
     const bool reads = !g->removes && !g->claim;
     cdp_status st =
         cdp__store_call_make(&g->call, g->removes ? CDP_STORE_DELETE : CDP_STORE_COMPARE_SET,
@@ -1876,15 +1948,14 @@ CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g
         g->call.value[1].data = g->claim;
         g->call.value[1].bytes = g->claim_bytes;
     }
-    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &g->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(s, &g->call.rq));
     return st < 0 ? st : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_get_end(
     cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
     cdp_store_request *rq = &g->call.rq;
-    cdp_status st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
-    st = cdp__elastic_store_status(cdp__store_end(s, rq, st, e->store_ms));
+    cdp_status st = cdp__elastic_store_end(e, s, rq, begun_ns);
     if (st != CDP_OK || g->removes) return st;
     if (!rq->results || !rq->results[0].data)
         st = cdp__fail(CDP_ERR_STORE, "the store has no answer for %s", g->key);
@@ -1918,7 +1989,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_all(
         g[n].bytes = 0;
     }
     for (n = 0; st == CDP_OK && n < count; ++n)
-        st = cdp__elastic_get_begin(s, &g[n]);
+        st = cdp__elastic_get_begin(e, s, &g[n]);
     if (st != CDP_OK) {
         why = *cdp_last_error();
         --n; /* it was not begun */
@@ -1953,21 +2024,12 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
     return st;
 }
 
-/* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
-   locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
-CDP__PRIVATE cdp_status cdp__elastic_answer(
-    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
-    const cdp_status st = cdp__elastic_store_status(s->wait(s->self, rq, until_ns));
-    if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
-    return st;
-}
-
 /* Waits for the key, at most `ms`: CDP_OK, or CDP_PENDING if it is still absent. */
 CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
     cdp__store_call c;
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &c.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(s, &c.rq));
     if (st < 0) return st;
     st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);
@@ -3005,7 +3067,7 @@ CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks
     else
         cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
     st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->watched, &w->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(e->watched, &w->call.rq));
     if (st < 0) return st;
     w->asks = (uint8_t)asks;
     w->epoch = k;
@@ -3177,16 +3239,17 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
         st = cdp__store_call_make(&w->tickets, leads && !w->hears ? CDP_STORE_GET : CDP_STORE_CHECK,
             w->tickets_key, NULL, 0);
-        if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
+        if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
     }
     st = cdp__elastic_answer(e, e->store, rq, 0);
     if (st == CDP_PENDING
-        && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
+        && cdp__elastic_now_ns(e) - w->tickets_ns
+            < cdp__max(e->store_ms, e->desc.join_ms) * CDP__MS)
         return CDP_OK;
     w->reads = false;
-    st = cdp__elastic_store_status(cdp__store_end(e->store, rq, st, e->store_ms));
+    st = cdp__elastic_store_status(e, cdp__store_end(e->store, rq, st, e->desc.join_ms));
     if (st != CDP_OK) return st;
     if (w->hears) {
         w->heard_ns = cdp__elastic_now_ns(e);
@@ -4762,7 +4825,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await_all(
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
     const uint64_t until = cdp__min(deadline, now + cdp__elastic_wait_ms(d) * CDP__MS);
-    cdp_status st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
+    cdp_status st = cdp__elastic_store_status(e, cdp__store_begin(e->store, rq));
     if (st < 0) return st;
     do {
         st = cdp__elastic_answer(e, e->store, rq, cdp__min(until, now + slice_ms * CDP__MS));
@@ -5565,7 +5628,7 @@ CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
         s->e->watched = s->e->store;
         st = CDP_OK;
     }
-    if (cdp__elastic_store_status(st) != CDP_OK) s->error = *cdp_last_error();
+    if (cdp__elastic_store_status(s->e, st) != CDP_OK) s->error = *cdp_last_error();
 }
 
 /* It is needed only after this process is in an epoch: a thread makes it meanwhile, for it takes
@@ -5589,8 +5652,11 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     cdp__elastic_second second;
     cdp_status st;
     cdp__elastic_second_begin(e, &second);
+    cdp__elastic_be_patient(e, true);
     st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
     st = cdp__elastic_second_end(&second, st);
+    cdp__elastic_be_patient(e, false);
+    if (e->watched != e->store) e->polls = e->watched;
     if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
@@ -5776,6 +5842,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     if (cdp__elastic_here(e, "cdp_elastic_destroy") != CDP_OK) return;
     cdp__elastic_lock(e);
     e->stop = true;
+    e->patient_ns = 0;
     k = e->place.epoch;
     /* also after an error of its own, for which the others would wait until timeout_ms */
     leaves = !e->ended && !e->left;
@@ -5913,6 +5980,11 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     return st;
 }
 
+/* A call that waits for other ranks waits for the store, too. Lock held. */
+CDP__PRIVATE void cdp__elastic_has_patience(cdp_elastic *e) {
+    if (!e->patient_ns) e->patient_ns = cdp__deadline(e->os, e->desc.join_ms);
+}
+
 /* The deadline of a turn, or of a wait for one, that began at begun_ns. */
 CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns) {
     return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
@@ -5999,6 +6071,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
         cdp_status st = CDP_OK;
         if (e->failure.status != CDP_OK) return cdp__elastic_set_error(&e->failure);
+        if (e->place.phase != CDP__ELASTIC_RUNNING) cdp__elastic_has_patience(e);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
@@ -6010,6 +6083,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
             continue;
         }
         if (e->group && !joins) st = cdp_group_status(e->group);
+        if (st != CDP_OK) cdp__elastic_has_patience(e);
         if (st == CDP_ERR_STORE) {
             cdp__elastic_unlock(e);
             st = cdp__elastic_of_group(e, st);
@@ -6050,6 +6124,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     st = cdp__elastic_step(e, now);
+    e->patient_ns = 0;
     cdp__elastic_unlock(e);
     return st;
 }
@@ -6168,12 +6243,14 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_status st;
     st = cdp__elastic_here(e, "cdp_elastic_finish");
     if (st != CDP_OK) return st;
+    cdp__elastic_be_patient(e, true);
     st = cdp__elastic_report_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
     for (;;) {
         st = cdp_elastic_next(e, &now);
         if (st != CDP_OK) return st;
+        cdp__elastic_be_patient(e, true);
         st = cdp__elastic_of_group(e, cdp_barrier(now.group));
         cdp__elastic_lock(e);
         ends = cdp__elastic_ends(&e->place, st == CDP_OK);

@@ -75,6 +75,7 @@ static void agent_elastic(const options *o, cdp_elastic *e, char kind) {
     else
         snprintf(e->job, sizeof e->job, "%.20s-%016llx/%c", o->run_id, hash, kind);
     e->store_ms = CLAIM_MS / 2;
+    e->asks_again = true; /* see agent_good() */
     e->desc.min_ranks = (uint32_t)o->min_nodes;
     e->desc.max_ranks = (uint32_t)o->max_nodes;
     e->desc.join_ms = UINT32_MAX;                         /* agent_missing() judges this time */

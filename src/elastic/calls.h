@@ -141,6 +141,11 @@ CDP__PRIVATE cdp_status cdp__elastic_join(cdp_elastic *e) {
     return st;
 }
 
+/* A call that waits for other ranks waits for the store, too. Lock held. */
+CDP__PRIVATE void cdp__elastic_has_patience(cdp_elastic *e) {
+    if (!e->patient_ns) e->patient_ns = cdp__deadline(e->os, e->desc.join_ms);
+}
+
 /* The deadline of a turn, or of a wait for one, that began at begun_ns. */
 CDP__PRIVATE uint64_t cdp__elastic_limit(const cdp_elastic *e, uint64_t begun_ns) {
     return begun_ns + ((uint64_t)e->desc.join_ms + e->store_ms) * CDP__MS;
@@ -227,6 +232,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         const bool joins = e->place.phase == CDP__ELASTIC_JOINED;
         cdp_status st = CDP_OK;
         if (e->failure.status != CDP_OK) return cdp__elastic_set_error(&e->failure);
+        if (e->place.phase != CDP__ELASTIC_RUNNING) cdp__elastic_has_patience(e);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
         if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
@@ -238,6 +244,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
             continue;
         }
         if (e->group && !joins) st = cdp_group_status(e->group);
+        if (st != CDP_OK) cdp__elastic_has_patience(e);
         if (st == CDP_ERR_STORE) {
             cdp__elastic_unlock(e);
             st = cdp__elastic_of_group(e, st);
@@ -278,6 +285,7 @@ CDP_API cdp_status cdp_elastic_next(cdp_elastic *e, cdp_elastic_now *now) {
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
     st = cdp__elastic_step(e, now);
+    e->patient_ns = 0;
     cdp__elastic_unlock(e);
     return st;
 }
@@ -396,12 +404,14 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
     cdp_status st;
     st = cdp__elastic_here(e, "cdp_elastic_finish");
     if (st != CDP_OK) return st;
+    cdp__elastic_be_patient(e, true);
     st = cdp__elastic_report_ending(e);
     if (st != CDP_OK) return st;
     cdp__elastic_key(e, key, "final");
     for (;;) {
         st = cdp_elastic_next(e, &now);
         if (st != CDP_OK) return st;
+        cdp__elastic_be_patient(e, true);
         st = cdp__elastic_of_group(e, cdp_barrier(now.group));
         cdp__elastic_lock(e);
         ends = cdp__elastic_ends(&e->place, st == CDP_OK);

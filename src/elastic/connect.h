@@ -65,7 +65,7 @@ CDP__PRIVATE cdp_status cdp__elastic_await_all(
     const uint64_t slice_ms = e->no_thread ? CDP__ELASTIC_LOOK_MS : CDP__ELASTIC_SLICE_MS;
     uint64_t now = cdp__elastic_now_ns(e);
     const uint64_t until = cdp__min(deadline, now + cdp__elastic_wait_ms(d) * CDP__MS);
-    cdp_status st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
+    cdp_status st = cdp__elastic_store_status(e, cdp__store_begin(e->store, rq));
     if (st < 0) return st;
     do {
         st = cdp__elastic_answer(e, e->store, rq, cdp__min(until, now + slice_ms * CDP__MS));

@@ -127,7 +127,7 @@ CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
         s->e->watched = s->e->store;
         st = CDP_OK;
     }
-    if (cdp__elastic_store_status(st) != CDP_OK) s->error = *cdp_last_error();
+    if (cdp__elastic_store_status(s->e, st) != CDP_OK) s->error = *cdp_last_error();
 }
 
 /* It is needed only after this process is in an epoch: a thread makes it meanwhile, for it takes
@@ -151,8 +151,11 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     cdp__elastic_second second;
     cdp_status st;
     cdp__elastic_second_begin(e, &second);
+    cdp__elastic_be_patient(e, true);
     st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
     st = cdp__elastic_second_end(&second, st);
+    cdp__elastic_be_patient(e, false);
+    if (e->watched != e->store) e->polls = e->watched;
     if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
@@ -338,6 +341,7 @@ CDP_API void cdp_elastic_destroy(cdp_elastic *e) {
     if (cdp__elastic_here(e, "cdp_elastic_destroy") != CDP_OK) return;
     cdp__elastic_lock(e);
     e->stop = true;
+    e->patient_ns = 0;
     k = e->place.epoch;
     /* also after an error of its own, for which the others would wait until timeout_ms */
     leaves = !e->ended && !e->left;

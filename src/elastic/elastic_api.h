@@ -146,7 +146,7 @@ CDP_API void cdp_elastic_leave(cdp_elastic *elastic, const char *reason);
 
 /* Ends the epoch now: all ranks that live are in the next one. `reason` (may be NULL) becomes its
    cause. Any thread (without threads: the one that makes all calls); may wait while another thread
-   connects. Errors: STORE, TIMEOUT, INVALID. */
+   connects. Errors: STORE, INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_alarm(cdp_elastic *elastic, const char *reason);
 
 /* Ends this member. If neither cdp_elastic_finish() nor cdp_elastic_leave() was called before, the

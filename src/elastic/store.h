@@ -1,7 +1,7 @@
 /* elastic/store.h - keys of the job, and short requests
 
-   Knows: the keys. Promises: no request takes longer than e->store_ms; what a request returns is
-   the caller's memory. */
+   Knows: the keys. Promises: a request ends by cdp__elastic_store_limit(); what it returns is the
+   caller's memory. */
 #ifndef CDP_SRC_ELASTIC_STORE_H
 #define CDP_SRC_ELASTIC_STORE_H
 
@@ -9,7 +9,6 @@
 #include "../base/status_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
-#include "../os/child.h"
 #include "../store/interface_api.h"
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
@@ -19,7 +18,6 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
-#include "../base/ended.h"
 #include "../group/state.h"
 #include "../store/store_api.h"
 #include "../store/calls.h"
@@ -28,195 +26,88 @@
 #include "epoch.h"
 #include "turn.h"
 #include "records.h"
-
-typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
-    uint64_t epoch, step;
-    uint32_t size, rank, lost, joined;
-    uint64_t turn_ns, connect_ns, transfer_ns;
-    char cause[160];
-} cdp__elastic_past;
-
-#define CDP__ELASTIC_PASTS 32u
-#define CDP__ELASTIC_KEY 192u
-#define CDP__ELASTIC_SLICE_MS 100u   /* how soon a waiting thread checks if it still should */
-#define CDP__ELASTIC_REST_NS CDP__MS /* between two polls of calls that do not wait */
-#define CDP__ELASTIC_STORE_MS 30000u
-#define CDP__ELASTIC_MOST_TRIP_MS 60000u /* that a ticket can hold, and a store would need */
-#define CDP__ELASTIC_ASK_MS 1000u /* between an answer of a rank that lives and the next question */
-#define CDP__ELASTIC_DEATH_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
-
-/* Epochs that failed one after the other, and in which no step was committed. */
-typedef struct cdp__elastic_tries {
-    uint32_t count;
-    uint64_t deadline_ns; /* counts from the first of them on */
-} cdp__elastic_tries;
-
-/* The request to the store that stays open from one poll to the next. */
-typedef enum cdp__elastic_asks {
-    CDP__ELASTIC_ASKS_NOTHING,
-    CDP__ELASTIC_ASKS_ALARM,   /* waits for the alarm of the epoch */
-    CDP__ELASTIC_ASKS_DECISION /* waits for the decision that makes the next epoch */
-} cdp__elastic_asks;
-
-typedef struct cdp__elastic_watch {
-    uint8_t asks; /* cdp__elastic_asks */
-    cdp__store_call call;
-    char key[CDP__ELASTIC_KEY];
-    uint64_t epoch;  /* whose alarm, or whose end, this is about */
-    uint64_t turn;   /* the epoch that `settle` and `due_ns` are about */
-    uint64_t due_ns; /* the next look at the turn */
-    cdp__elastic_settle settle;
-    bool reads; /* no_thread: `tickets` reads them; it may take several polls */
-    cdp__store_call tickets;
-    char tickets_key[CDP__ELASTIC_KEY];
-    uint64_t tickets_ns; /* when this process began to look for newcomers last */
-    uint64_t asked_ns;   /* when it looked last whether others ask if it lives */
-    uint64_t heard_ns;   /* the same of newcomers */
-    bool hears;          /* `tickets` looks for their question */
-} cdp__elastic_watch;
-
-/* An attempt to connect with newcomers beside the epoch; see trial.h. */
-typedef struct cdp__elastic_trial {
-    uint64_t epoch;                /* in which the rest is valid */
-    uint64_t number;               /* of the last one in it; 0: there was none */
-    struct cdp_starting *starting; /* NULL: none is under way */
-    cdp_group *group;              /* of this trial */
-    cdp_work work;                 /* in it: exchanges `data`, then waits for all others to have */
-    uint8_t *data;                 /* NULL: not any more, or not yet */
-    bool leaving;                  /* this process leaves the group */
-    uint32_t newcomers;            /* the last ranks of the group */
-    cdp_store *store;              /* for it alone; NULL: e->store */
-    uint32_t failures;             /* rank 0: attempts that failed in a row */
-    uint32_t seen;                 /* rank 0: tickets, when it read them last */
-    uint64_t due_ns;               /* rank 0: when the next one may begin */
-    bool announced;                /* rank 0: its keys are in the store */
-    bool asked;                    /* rank 0: somebody did, when it read them */
-    char job[CDP__ELASTIC_KEY];    /* `starting` reads it */
-} cdp__elastic_trial;
-
-/* How far a newcomer is on its way into the job. */
-typedef enum cdp__elastic_stage {
-    CDP__ELASTIC_STRANGER,
-    CDP__ELASTIC_ASKS,     /* it waits to be tried */
-    CDP__ELASTIC_TRIED,    /* it was; it may be taken in when it calls cdp_elastic_next() */
-    CDP__ELASTIC_HANDED_IN /* it has a ticket */
-} cdp__elastic_stage;
-
-struct cdp_elastic {
-    cdp_elastic_desc desc; /* with defaults */
-    cdp_tcp_desc tcp;
-    const cdp_os *os;
-    uint32_t forks;     /* see cdp__is_child() */
-    cdp_store *store;   /* for the threads of the program */
-    cdp_store *watched; /* for `watch`; the same one, or a clone */
-    bool own_store;
-    bool no_thread; /* calls of the program poll; there is no lock either */
-    char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
-    uint32_t store_ms;
-    uint64_t round_trip_ns; /* the shortest of a request before the ticket; 0: not measured */
-    void *mutex, *cond, *thread;
-    cdp__elastic_watch watch; /* of the thread that looks */
-    cdp__elastic_trial trial; /* the same; of a newcomer, before there is one */
-    uint8_t stage;            /* cdp__elastic_stage */
-    char untried[160];        /* of a newcomer: why the last attempt failed; "": there was none */
-    /* of the thread in cdp_elastic_next() */
-    void *burying;      /* a thread that destroys a group; NULL: none was started */
-    cdp_group *dying;   /* no_thread: a group that is being left */
-    uint64_t looked_ns; /* no_thread: the end of the last poll */
-    uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
-    uint64_t back_ns;   /* no_thread: when that one ended */
-    uint32_t failures;  /* attempts to connect that failed in a row */
-    cdp__elastic_tries tries;
-    bool absent;       /* a member did not call cdp_elastic_next(): the last error says so */
-    bool refused;      /* connected() or load() returned an error: it starts no turn */
-    bool shown;        /* connected() was called with `group` */
-    cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
-    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
-    uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
-    /* guarded by mutex from here on */
-    cdp__elastic_place place;
-    cdp__elastic_decision d; /* of place.epoch */
-    cdp_group *group;        /* of place.epoch; NULL: not connected */
-    cdp_group *retired;      /* of the epoch before: the program may still hold it */
-    cdp_error failure;       /* status CDP_OK: none; else this process cannot go on */
-    bool stop, changed, received, ended;
-    bool few;          /* this turn waits for newcomers: too few ranks are left */
-    bool handed_in;    /* others may have seen this id */
-    bool left;         /* the others know, or have decided, that this process is out */
-    char leaving[100]; /* why; "": it stays */
-    char cause[160];   /* of now.cause */
-    uint64_t met;      /* the last epoch whose members were all in cdp_elastic_next() */
-    uint64_t epoch_ns; /* when this epoch began here, or this process arrived */
-    cdp__elastic_past past[CDP__ELASTIC_PASTS];
-    uint64_t pasts;
-};
-
-/* The first check of every public function. */
-CDP__PRIVATE cdp_status cdp__elastic_here(const cdp_elastic *e, const char *call) {
-    if (!e) return cdp__missing(call, "elastic");
-    if (cdp__ended(e)) return cdp__fail(CDP_ERR_STATE, "%s: this cdp_elastic was destroyed", call);
-    if (cdp__is_child(e->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "cdp_elastic");
-    return CDP_OK;
-}
-
-CDP__PRIVATE uint64_t cdp__elastic_now_ns(const cdp_elastic *e) {
-    return e->os->now_ns(e->os->user);
-}
-CDP__PRIVATE void cdp__elastic_lock(cdp_elastic *e) {
-    if (e->mutex) e->os->threads.mutex_lock(e->os->user, e->mutex);
-}
-CDP__PRIVATE void cdp__elastic_unlock(cdp_elastic *e) {
-    if (e->mutex) e->os->threads.mutex_unlock(e->os->user, e->mutex);
-}
-CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
-    if (e->cond) e->os->threads.cond_broadcast(e->os->user, e->cond);
-}
-
-/* Breaks the group of an epoch, and tells peers before it returns: cdp_group_abort(), which may be
-   called in a signal handler, leaves that to the thread of the group. */
-CDP__PRIVATE void cdp__elastic_break(cdp_group *g, const char *reason) {
-    (void)cdp_error_set(CDP_ERR_ABORTED, (int32_t)cdp_rank(g), 0, "aborted: %s", reason);
-    cdp_group_fail(g);
-}
-
-CDP__PRIVATE CDP__PRINTF(3, 4) void cdp__elastic_key(
-    const cdp_elastic *e, char out[CDP__ELASTIC_KEY], const char *f, ...) {
-    cdp__text t = cdp__text_of(out, CDP__ELASTIC_KEY);
-    va_list ap;
-    cdp__text_add(&t, "%s/", e->job);
-    va_start(ap, f);
-    cdp__text_add_v(&t, f, ap);
-    va_end(ap);
-}
-
-CDP__PRIVATE void cdp__elastic_hex(const uint8_t *id, char out[2 * CDP__ELASTIC_ID_BYTES + 1]) {
-    uint32_t i;
-    for (i = 0; i < CDP__ELASTIC_ID_BYTES; ++i) {
-        out[2 * i] = "0123456789abcdef"[id[i] >> 4];
-        out[2 * i + 1] = "0123456789abcdef"[id[i] & 15];
-    }
-    out[2 * CDP__ELASTIC_ID_BYTES] = 0;
-}
+#include "member.h"
 
 /* A request took so long. The shortest one is the round trip: others had to wait for something. */
 CDP__PRIVATE void cdp__elastic_measured(cdp_elastic *e, uint64_t took_ns) {
     if (!e->round_trip_ns || took_ns < e->round_trip_ns) e->round_trip_ns = took_ns;
 }
 
-/* The status of a request, or of a wait for it. A store that its host has closed answers STATE,
-   which of the calls of this header says something else. */
-CDP__PRIVATE cdp_status cdp__elastic_store_status(cdp_status st) {
-    if (st != CDP_ERR_STATE) return st;
+/* The status of a request, or of a wait for it. A store that its host has closed answers STATE, and
+   one that is silent TIMEOUT, which of the calls of this header say something else. */
+CDP__PRIVATE cdp_status cdp__elastic_store_status(const cdp_elastic *e, cdp_status st) {
+    if (st != CDP_ERR_STATE && (st != CDP_ERR_TIMEOUT || e->asks_again)) return st;
     cdp__error_slot()->status = CDP_ERR_STORE;
     return CDP_ERR_STORE;
+}
+
+/* This client is the one that polls for the alarm and in turns. */
+CDP__PRIVATE bool cdp__elastic_watches(const cdp_elastic *e, const cdp_store *s) {
+    return s == e->polls;
+}
+
+/* From now on a call of the program waits for the store as long as for anything else, or (no) for
+   store_ms, as calls that do not wait for others do. */
+CDP__PRIVATE void cdp__elastic_be_patient(cdp_elastic *e, bool patient) {
+    const uint64_t until_ns = patient ? cdp__deadline(e->os, e->desc.join_ms) : 0;
+    cdp__elastic_lock(e);
+    if (!patient || !e->patient_ns) e->patient_ns = until_ns;
+    cdp__elastic_unlock(e);
+}
+
+/* Until when a request is waited for that was sent at begun_ns. An epoch goes on without the store,
+   and nothing does in a turn: so who polls waits for as long as a call of the program may. */
+CDP__PRIVATE uint64_t cdp__elastic_store_limit(
+    cdp_elastic *e, const cdp_store *s, uint64_t begun_ns) {
+    const uint64_t least = begun_ns + e->store_ms * CDP__MS;
+    uint64_t patient_ns;
+    if (cdp__elastic_watches(e, s)) return cdp__max(least, begun_ns + e->desc.join_ms * CDP__MS);
+    cdp__elastic_lock(e);
+    patient_ns = e->patient_ns;
+    cdp__elastic_unlock(e);
+    return cdp__max(least, patient_ns);
+}
+
+CDP__PRIVATE bool cdp__elastic_stops(cdp_elastic *e) {
+    bool stop;
+    cdp__elastic_lock(e);
+    stop = e->stop;
+    cdp__elastic_unlock(e);
+    return stop;
+}
+
+/* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
+   locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
+CDP__PRIVATE cdp_status cdp__elastic_answer(
+    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
+    const cdp_status st = cdp__elastic_store_status(e, s->wait(s->self, rq, until_ns));
+    if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
+    return st;
+}
+
+/* The end of a request that was sent at begun_ns. cdp_elastic_destroy() does not wait for it. */
+CDP__PRIVATE cdp_status cdp__elastic_store_end(
+    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t begun_ns) {
+    const uint64_t until_ns = cdp__elastic_store_limit(e, s, begun_ns);
+    const bool beside = cdp__elastic_watches(e, s) && !e->no_thread;
+    uint64_t now = cdp__elastic_now_ns(e);
+    cdp_status st;
+    do {
+        const uint64_t slice_ns = now + CDP__ELASTIC_SLICE_MS * CDP__MS;
+        st = cdp__elastic_answer(e, s, rq, beside ? cdp__min(until_ns, slice_ns) : until_ns);
+        now = cdp__elastic_now_ns(e);
+    } while (st == CDP_PENDING && now < until_ns && !(beside && cdp__elastic_stops(e)));
+    return cdp__elastic_store_status(
+        e, cdp__store_end(s, rq, st, (uint32_t)((now - begun_ns) / CDP__MS)));
 }
 
 /* One request. *data (NULL: not wanted) is freed with cdp_store_free(). */
 CDP__PRIVATE cdp_status cdp__elastic_ask(
     cdp_elastic *e, cdp_store *s, cdp__store_call *c, void **data, uint64_t *bytes) {
     const uint64_t begun = cdp__elastic_now_ns(e);
-    const cdp_status st = cdp__elastic_store_status(cdp_store_run(s, &c->rq, e->store_ms));
+    cdp_status st = cdp__elastic_store_status(e, cdp__store_begin(s, &c->rq));
     if (data) *data = NULL;
+    if (st >= 0) st = cdp__elastic_store_end(e, s, &c->rq, begun);
     if (st != CDP_OK) return st;
     if (!e->handed_in) cdp__elastic_measured(e, cdp__elastic_now_ns(e) - begun);
     if (data && c->rq.results) {
@@ -284,7 +175,8 @@ typedef struct cdp__elastic_get {
     uint64_t bytes;
 } cdp__elastic_get;
 
-CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g) {
+CDP__PRIVATE cdp_status cdp__elastic_get_begin(
+    const cdp_elastic *e, cdp_store *s, cdp__elastic_get *g) {
     const bool reads = !g->removes && !g->claim;
     cdp_status st =
         cdp__store_call_make(&g->call, g->removes ? CDP_STORE_DELETE : CDP_STORE_COMPARE_SET,
@@ -294,15 +186,14 @@ CDP__PRIVATE cdp_status cdp__elastic_get_begin(cdp_store *s, cdp__elastic_get *g
         g->call.value[1].data = g->claim;
         g->call.value[1].bytes = g->claim_bytes;
     }
-    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &g->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(s, &g->call.rq));
     return st < 0 ? st : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_get_end(
     cdp_elastic *e, cdp_store *s, cdp__elastic_get *g, uint64_t begun_ns) {
     cdp_store_request *rq = &g->call.rq;
-    cdp_status st = s->wait(s->self, rq, begun_ns + (uint64_t)e->store_ms * CDP__MS);
-    st = cdp__elastic_store_status(cdp__store_end(s, rq, st, e->store_ms));
+    cdp_status st = cdp__elastic_store_end(e, s, rq, begun_ns);
     if (st != CDP_OK || g->removes) return st;
     if (!rq->results || !rq->results[0].data)
         st = cdp__fail(CDP_ERR_STORE, "the store has no answer for %s", g->key);
@@ -336,7 +227,7 @@ CDP__PRIVATE cdp_status cdp__elastic_get_all(
         g[n].bytes = 0;
     }
     for (n = 0; st == CDP_OK && n < count; ++n)
-        st = cdp__elastic_get_begin(s, &g[n]);
+        st = cdp__elastic_get_begin(e, s, &g[n]);
     if (st != CDP_OK) {
         why = *cdp_last_error();
         --n; /* it was not begun */
@@ -371,21 +262,12 @@ CDP__PRIVATE cdp_status cdp__elastic_read(
     return st;
 }
 
-/* Waits for the answer: CDP_PENDING, and not before that time, if there is none. A store without
-   locks does not wait. (Another thread may be writing rq->status; wait() locks.) */
-CDP__PRIVATE cdp_status cdp__elastic_answer(
-    cdp_elastic *e, cdp_store *s, cdp_store_request *rq, uint64_t until_ns) {
-    const cdp_status st = cdp__elastic_store_status(s->wait(s->self, rq, until_ns));
-    if (st == CDP_PENDING && cdp__elastic_now_ns(e) < until_ns) cdp__sleep_until(e->os, until_ns);
-    return st;
-}
-
 /* Waits for the key, at most `ms`: CDP_OK, or CDP_PENDING if it is still absent. */
 CDP__PRIVATE cdp_status cdp__elastic_await(
     cdp_elastic *e, cdp_store *s, const char *key, uint64_t ms) {
     cdp__store_call c;
     cdp_status st = cdp__store_call_make(&c, CDP_STORE_WAIT, key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(s, &c.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(s, &c.rq));
     if (st < 0) return st;
     st = cdp__elastic_answer(e, s, &c.rq, cdp__elastic_now_ns(e) + ms * CDP__MS);
     if (st == CDP_PENDING) s->cancel(s->self, &c.rq);

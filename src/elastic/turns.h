@@ -291,7 +291,7 @@ CDP__PRIVATE cdp_status cdp__elastic_open(cdp_elastic *e, cdp__elastic_asks asks
     else
         cdp__elastic_key(e, w->key, "e/%llu", epoch + 1);
     st = cdp__store_call_make(&w->call, CDP_STORE_WAIT, w->key, NULL, 0);
-    if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->watched, &w->call.rq));
+    if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(e->watched, &w->call.rq));
     if (st < 0) return st;
     w->asks = (uint8_t)asks;
     w->epoch = k;
@@ -463,16 +463,17 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
         st = cdp__store_call_make(&w->tickets, leads && !w->hears ? CDP_STORE_GET : CDP_STORE_CHECK,
             w->tickets_key, NULL, 0);
-        if (st == CDP_OK) st = cdp__elastic_store_status(cdp__store_begin(e->store, rq));
+        if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
     }
     st = cdp__elastic_answer(e, e->store, rq, 0);
     if (st == CDP_PENDING
-        && cdp__elastic_now_ns(e) - w->tickets_ns < (uint64_t)e->store_ms * CDP__MS)
+        && cdp__elastic_now_ns(e) - w->tickets_ns
+            < cdp__max(e->store_ms, e->desc.join_ms) * CDP__MS)
         return CDP_OK;
     w->reads = false;
-    st = cdp__elastic_store_status(cdp__store_end(e->store, rq, st, e->store_ms));
+    st = cdp__elastic_store_status(e, cdp__store_end(e->store, rq, st, e->desc.join_ms));
     if (st != CDP_OK) return st;
     if (w->hears) {
         w->heard_ns = cdp__elastic_now_ns(e);

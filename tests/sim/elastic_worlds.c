@@ -75,6 +75,7 @@ typedef enum fault_kind {
     F_FIRST, /* a member dies or stands still before the job begins, and no store has last wills */
     F_FIREWALL, /* the last newcomer reaches the store, and some of the ranks not */
     F_GONE,     /* all members die, or stand still, at once, and no store has last wills */
+    F_MUTE,     /* the host of the store stands still for seconds while steps are computed */
     F_SOURCE,   /* who alone has the newest step dies, at each call of the turn and the transfer */
     F_DEAF,     /* answers of the store stop reaching a member that calls cdp_elastic_agree() */
     F_AGREE,    /* a member dies at each call of cdp_elastic_agree() */
@@ -89,8 +90,8 @@ typedef enum fault_kind {
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "apart",
-    "first", "firewall", "gone", "source", "deaf", "agree", "pause", "ask", "long", "other", "hang",
-    "away", "far"};
+    "first", "firewall", "gone", "mute", "source", "deaf", "agree", "pause", "ask", "long", "other",
+    "hang", "away", "far"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -599,7 +600,7 @@ static cdp_status train(member *m) {
             ++x.alarms;
             if (cdp_elastic_alarm(m->e, "on purpose") < 0 && !x.faulty) wrong(m, "no alarm");
         }
-        if (now.step % 3 == 1 && x.kind != F_ASK) agree(m, &now);
+        if (now.step % 3 == 1 && x.kind != F_ASK && x.kind != F_MUTE) agree(m, &now);
         one_step(m, &now);
     }
     st = cdp_elastic_finish(m->e);
@@ -742,6 +743,7 @@ static bool may_end(const member *m) {
     const char *t = m->text;
     if (m->status == CDP_OK) return true;
     if (m->status == CDP_ERR_STATE && strstr(t, "is over")) return true;
+    if (x.kind == F_MUTE) return x.seed % 4 == 0 && m->status == CDP_ERR_STORE;
     if (strstr(t, "has answered"))
         return cuts_off() || (x.died_ns && x.world->now > x.world->start_ns + x.died_ns);
     if (x.kind == F_GONE && m->status == CDP_ERR_TIMEOUT) return x.cuts;
@@ -756,8 +758,7 @@ static bool may_end(const member *m) {
     if (m->status == CDP_ERR_MISMATCH)
         return is_other(m) && strstr(t, other_words[x.seed % OTHERS]);
     if (m->status == CDP_ERR_NOMEM) return x.kind == F_NOMEM && node_of_fault(0) == m->node->id;
-    if (x.kind == F_DEAF && m == &x.m[x.bad[0]])
-        return m->status == CDP_ERR_STORE || m->status == CDP_ERR_TIMEOUT;
+    if (x.kind == F_DEAF && m == &x.m[x.bad[0]]) return m->status == CDP_ERR_STORE;
     if (m->status == CDP_ERR_STORE) return cuts_off() || x.kind == F_CUT;
     return false;
 }
@@ -859,12 +860,15 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     if (kind == F_APART && members < 3) members = 3;
     if (kind == F_GONE && members > 4) members = 4;
     if (kind == F_GONE && !fresh) fresh = 1;
+    if (kind == F_MUTE && seed % 4) fresh = 0;
     if (kind == F_EVERY) members = 3;
     if (kind == F_EVERY) fresh = 1;
     if (members + fresh > most) members = most - fresh;
     x.fresh = fresh;
-    x.steps = at_once(kind) || kind == F_FIREWALL || kind == F_AWAY || kind == F_GONE ? MOST_STEPS
-                                                                                      : STEPS;
+    x.steps =
+        at_once(kind) || kind == F_FIREWALL || kind == F_AWAY || kind == F_GONE || kind == F_MUTE
+        ? MOST_STEPS
+        : STEPS;
     x.nodes = 1 + members + fresh;
     x.min_ranks = 1 + (uint32_t)(sim_random(&s) % (members > 2 ? 3 : 2));
     x.max_ranks = sim_chance(&s, 256) ? members : most;
@@ -884,7 +888,8 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
             if (i > members) m->start_ns = 330 * SIM_MS;
         }
         if (kind == F_OTHER && i == x.nodes - 1) m->start_ns = (30 + seed % 300) * SIM_MS;
-        if (kind == F_GONE) m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
+        if (kind == F_GONE || kind == F_MUTE)
+            m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
         if (kind == F_GONE && i > members) m->start_ns += seed % 2 * 3 * SIM_S;
         if (blocks()) m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
         if (blocks() && i > members) m->start_ns = (x.settle_ms + 100 + seed % 50) * SIM_MS;
@@ -1055,8 +1060,8 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
-        && kind != F_LONG && kind != F_FAR && kind != F_FIRST && kind != F_GONE && kind != F_DEAF
-        && !blocks())
+        && kind != F_LONG && kind != F_FAR && kind != F_FIRST && kind != F_GONE && kind != F_MUTE
+        && kind != F_DEAF && !blocks())
         judge_turns(faults);
     if (kind == F_FAR) judge_far();
     if (kind == F_FIRST && faults) judge_first(&f[0]);
@@ -1137,6 +1142,12 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
         }
         if (seed % 4 == 0) f[0].kind = SIM_FAULT_STOP;
         if (seed % 4 == 0) f[0].for_ns = 100 * SIM_S;
+    }
+    if (kind == F_MUTE) {
+        f[0].kind = SIM_FAULT_STOP;
+        f[0].a = 0;
+        f[0].at_ns = o->first_ns + seed * 37 % 600 * SIM_MS;
+        f[0].for_ns = (OPERATION_MS + 1000 + seed % 8 * 1000) * SIM_MS;
     }
     if (kind == F_APART || kind == F_FIREWALL) {
         f[0].kind = SIM_FAULT_PARTITION;
