@@ -218,9 +218,8 @@ $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
 # ---- what is run ----
 
 # Suites as tests/run_all.sh takes them: 'name|seconds|command'. $(1): folder below BUILD, $(2): seconds for each,
-# $(3): seeds of the simulation, $(4): names of programs (NAME.1 and NAME.2: each half of its tests), $(5): what to put
-# before each.
-suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(basename $(t))$(patsubst .%, %/2,$(suffix $(t)))$(call words_for,$(t),$(3))')
+# $(3): seeds of the simulation, $(4): names of programs, $(5): what to put before each.
+suites = $(foreach t,$(4),'$(t)|$(2)|$(5) $(BUILD)/$(1)/$(t)$(call words_for,$(t),$(3))')
 words_for = $(if $(filter sim,$(1)), --seeds $(2) --jobs $(JOBS))$(if $(MORE),$(if \
             $(filter rounds elastic ring,$(1)), --all),$(if $(filter elastic_worlds,$(1)), --seeds 10)$(if $(filter rpc_worlds,$(1)), --seeds 60))
 
@@ -234,8 +233,8 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 # wait longest begin while the other ones are compiled, which is the suite `programs`; what follows after:programs begins
 # when that has ended. Then the longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
-WAITING := $(filter test_procs test_elastic test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
-LONG := test_nccl sim scripts test_group_threads test_group rounds ring test_memory test_table \
+WAITING := $(filter test_procs test_procs_death test_procs_start test_elastic test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
+LONG := test_procs_death test_procs_start test_procs test_elastic_kill test_nccl test_ddp_hooks sim scripts test_group_threads test_group rounds ring test_memory test_table \
         fuzz_memory test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 SUITES = \
@@ -243,10 +242,10 @@ SUITES = \
     'src_check|300|nice $(MAKE) -s src-check' \
     after:waiting \
     'programs|1800|$(MAKE) --no-print-directory -j$(JOBS) programs && echo "$(words $(PROGRAMS)) passed, 0 failed"' \
-    $(call suites,test,600,$(SEEDS),$(filter test_procs,$(WAITING))) \
+    $(call suites,test,600,$(SEEDS),$(filter test_procs_death,$(WAITING))) \
     $(if $(wildcard tests/procs/test_nodes.sh),'nodes|600|bash tests/procs/test_nodes.sh') \
     $(if $(wildcard tests/procs/test_elastic_nodes.sh),'elastic_nodes|300|bash tests/procs/test_elastic_nodes.sh') \
-    $(call suites,test,600,$(SEEDS),$(filter-out test_procs,$(WAITING))) \
+    $(call suites,test,600,$(SEEDS),$(filter-out test_procs_death,$(WAITING))) \
     after:programs \
     'compile|900|EVERYTHING=$(MORE) bash tests/compile/run.sh' \
     $(call suites,test,600,$(SEEDS),$(filter-out $(WAITING),$(PROCS))) \
@@ -307,9 +306,7 @@ ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_f
 THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
-# The longest mostly waits: its halves run at the same time.
-halves = $(foreach t,$(1),$(if $(filter test_procs,$(t)),$(t).1 $(t).2,$(t)))
-SAN_SUITES = $(patsubst '%,'$(1)_%,$(call suites,$(1),1200,1..25,$(call halves,$(call longest_first,$(2))),$(3)))
+SAN_SUITES = $(patsubst '%,'$(1)_%,$(call suites,$(1),1200,1..25,$(call longest_first,$(2)),$(3)))
 ASANED := $(filter-out $(ROUNDS),$(PROGRAMS))
 sanitize-asan: $(ASANED:%=$(BUILD)/asan/%)
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs/sanitize $(call SAN_SUITES,asan,$(ASANED))
