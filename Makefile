@@ -118,8 +118,8 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	@mkdir -p $(@D)
 	gcc -O2 $< -o $@ -pthread -lm
 
-# three examples train one model
-$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic: examples/text_model.h examples/loss_curve.h
+# four examples train one model
+$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/24_fsdp: examples/text_model.h examples/loss_curve.h
 $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 
 examples: $(EXAMPLES)
@@ -147,7 +147,7 @@ SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idir
 
 # Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
 # here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
-EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic,$(basename $(@F))),-O1 -fno-inline,-O0)
+EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic 24_fsdp,$(basename $(@F))),-O1 -fno-inline,-O0)
 EXAMPLE_COPIES := $(patsubst %,$(BUILD)/linked/%,$(EXAMPLE_SRC) $(TOOL_SRC) $(wildcard examples/*.h tools/*.h))
 $(EXAMPLE_COPIES): $(BUILD)/linked/%: %
 	@mkdir -p $(@D) && cp $< $@

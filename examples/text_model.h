@@ -1,6 +1,7 @@
 /*  text_model.h - a small transformer that predicts the next byte of a text, written out by hand
 
-    03_train_text.c (DDP), 11_pipeline.c (stages) and 21_elastic.c (ranks die and join) train it.
+    03_train_text.c (DDP), 11_pipeline.c (stages), 21_elastic.c (ranks die and join) and 24_fsdp.c
+    (shards) train it.
     Include it after a header of cdp. Only gradient_done() calls cdp for the sake of training;
     everything else is what a program has before it is given several ranks.
 
@@ -676,7 +677,7 @@ static double start_width(const model *m, uint32_t i) {
 }
 
 /* Gains and biases start as the identity, weights at random. */
-static void model_init(model *m, uint64_t seed) {
+static inline void model_init(model *m, uint64_t seed) {
     for (uint32_t i = 0; i < m->tensor_count; ++i) {
         const tensor *t = &m->tensors[i];
         real *const values = m->values + t->offset;
@@ -1017,8 +1018,8 @@ static double power(double base, uint64_t n) {
 /* One step of Adam (Kingma and Ba, 2015) with decoupled weight decay (Loshchilov and Hutter,
    2019). Additions, multiplications, divisions and square roots only, in a fixed order: ranks
    with equal gradients stay equal. */
-static void adam(const plan *p, uint64_t step, real *restrict value, const real *restrict grad,
-    real *restrict m, real *restrict v, uint64_t count, bool decays) {
+static inline void adam(const plan *p, uint64_t step, real *restrict value,
+    const real *restrict grad, real *restrict m, real *restrict v, uint64_t count, bool decays) {
     const real beta1 = (real)0.9, beta2 = (real)0.99, rate = (real)rate_at(p, step);
     const real scale1 = (real)(1 / (1 - power(0.9, step + 1))),
                scale2 = (real)(1 / (1 - power(0.99, step + 1)));

@@ -224,6 +224,42 @@ TEST(units_in_another_order_are_a_mismatch) {
     run_counted(3, rank_uses_another_unit, NULL);
 }
 
+/* A rank leaves in the midst of a step: the others name it, wherever they are. */
+static void rank_dies(cdp_group *g, void *arg) {
+    const uint32_t when = *(const uint32_t *)arg;
+    cdp_group *own = NULL;
+    uint32_t ranks[RANKS_MAX] = {0, 1, 2};
+    rig r;
+    cdp_status st = CDP_OK;
+    T_EQ(CDP_OK, cdp_group_new(g, ranks, 3, &own));
+    rig_open(&r, own);
+    T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+    T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    if (cdp_rank(g) == 1) {
+        if (when > 0) T_EQ(CDP_OK, cdp_fsdp_need(r.f, 0));
+        if (when > 1) st = rig_pass(&r, 1, UINT32_MAX);
+        T_EQ(CDP_OK, st);
+    } else {
+        for (uint32_t step = 0; step < 3 && st == CDP_OK; ++step) {
+            if (st == CDP_OK && !step) st = cdp_fsdp_need(r.f, 0);
+            if (st == CDP_OK) st = rig_pass(&r, 1, UINT32_MAX);
+            if (st == CDP_OK && !step) st = cdp_fsdp_done(r.f, 0);
+            if (st == CDP_OK) st = cdp_fsdp_backward_end(r.f, 0, NULL);
+            if (st == CDP_OK) st = cdp_fsdp_step(r.f);
+        }
+        T_EQ(CDP_ERR_PEER_LOST, st);
+        T(says("rank 1"));
+        T_EQ(CDP_ERR_PEER_LOST, cdp_fsdp_need(r.f, 2));
+    }
+    cdp_fsdp_destroy(r.f);
+    cdp_group_destroy(own);
+}
+TEST(a_rank_that_leaves_in_a_step_is_named_by_all) {
+    for (uint32_t when = 0; when < 3; ++when)
+        run_counted(3, rank_dies, &when);
+}
+
 /* ---- overflow and clipping ---- */
 
 static void rank_overflows(cdp_group *g, void *arg) {
@@ -425,6 +461,8 @@ int main(int argc, char **argv) {
         {"descs_that_make_no_sense_are_refused", descs_that_make_no_sense_are_refused, 30},
         {"ranks_with_other_models_are_named", ranks_with_other_models_are_named, 30},
         {"units_in_another_order_are_a_mismatch", units_in_another_order_are_a_mismatch, 30},
+        {"a_rank_that_leaves_in_a_step_is_named_by_all",
+            a_rank_that_leaves_in_a_step_is_named_by_all, 60},
         {"an_overflow_of_one_rank_is_skipped_by_all", an_overflow_of_one_rank_is_skipped_by_all,
             30},
         {"gradients_are_clipped_by_the_norm_of_the_model",
