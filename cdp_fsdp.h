@@ -63,6 +63,7 @@
     API BY TASK
         I want to...                                       call
         know whether it fits, before a rank runs           cdp_fsdp_preview
+        group parameters into units by size                cdp_fsdp_wrap
         know who owns which elements                       cdp_fsdp_range, cdp_fsdp_piece_at
         divide a model                                     cdp_fsdp_create
         use a unit, free it                                cdp_fsdp_need, _done, cdp_fsdp_data
@@ -78,7 +79,7 @@
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
         fully_shard(module, mesh=mesh)                desc.group, and for HSDP desc.replicate: the
                                                           groups cdp_mesh_group() gives
-        auto_wrap_policy; nested fully_shard          cdp_fsdp_param.unit
+        auto_wrap_policy; nested fully_shard          cdp_fsdp_wrap, by size; cdp_fsdp_param.unit
         FULL_SHARD; SHARD_GRAD_OP                     the default; `keep` on all units
         HYBRID_SHARD; _HYBRID_SHARD_ZERO2             desc.replicate; and `keep`
         NO_SHARD                                      cdp_ddp_create
@@ -274,6 +275,12 @@ typedef struct cdp_fsdp_stats {
     uint64_t exposed_ns;  /* of the last step: how long calls waited for gathers, reductions */
     double largest_share; /* the largest rank's elements over the mean of all ranks */
 } cdp_fsdp_stats;
+
+/* Group parameters into units of at least `elements` elements each, in the order of the list (the
+   last one may have fewer): what an auto_wrap_policy by size does. Writes params[i].unit, and
+   returns the number of units; 0 for NULL. Pure. At most CDP_FSDP_UNITS: the last one has the rest.
+   */
+CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uint64_t elements);
 
 /* The elements of a unit that rank `rank` of `ranks` owns: [start, end) of its trainable or frozen
    parameters, one after the other in the order of the list. Pure. A rank's range begins at the
@@ -718,6 +725,22 @@ CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_f
             rank, ranks);
     cdp__fsdp_preview(d, ranks, rank, out);
     return CDP_OK;
+}
+
+CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uint64_t elements) {
+    uint64_t so_far = 0;
+    uint32_t i, unit = 0;
+    if (!params || !param_count) return 0;
+    for (i = 0; i < param_count; ++i) {
+        const bool full = i && so_far >= elements && unit + 1 < CDP_FSDP_UNITS;
+        if (full) {
+            ++unit;
+            so_far = 0;
+        }
+        params[i].unit = unit;
+        so_far += cdp__fsdp_count(&params[i]);
+    }
+    return unit + 1;
 }
 
 CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool frozen,

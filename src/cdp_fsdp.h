@@ -61,6 +61,7 @@
     API BY TASK
         I want to...                                       call
         know whether it fits, before a rank runs           cdp_fsdp_preview
+        group parameters into units by size                cdp_fsdp_wrap
         know who owns which elements                       cdp_fsdp_range, cdp_fsdp_piece_at
         divide a model                                     cdp_fsdp_create
         use a unit, free it                                cdp_fsdp_need, _done, cdp_fsdp_data
@@ -76,7 +77,7 @@
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
         fully_shard(module, mesh=mesh)                desc.group, and for HSDP desc.replicate: the
                                                           groups cdp_mesh_group() gives
-        auto_wrap_policy; nested fully_shard          cdp_fsdp_param.unit
+        auto_wrap_policy; nested fully_shard          cdp_fsdp_wrap, by size; cdp_fsdp_param.unit
         FULL_SHARD; SHARD_GRAD_OP                     the default; `keep` on all units
         HYBRID_SHARD; _HYBRID_SHARD_ZERO2             desc.replicate; and `keep`
         NO_SHARD                                      cdp_ddp_create

@@ -112,6 +112,12 @@ typedef struct cdp_fsdp_stats {
     double largest_share; /* the largest rank's elements over the mean of all ranks */
 } cdp_fsdp_stats;
 
+/* Group parameters into units of at least `elements` elements each, in the order of the list (the
+   last one may have fewer): what an auto_wrap_policy by size does. Writes params[i].unit, and
+   returns the number of units; 0 for NULL. Pure. At most CDP_FSDP_UNITS: the last one has the rest.
+   */
+CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uint64_t elements);
+
 /* The elements of a unit that rank `rank` of `ranks` owns: [start, end) of its trainable or frozen
    parameters, one after the other in the order of the list. Pure. A rank's range begins at the
    allowed place nearest to rank * total / ranks, of two equally near ones the lower. INVALID:

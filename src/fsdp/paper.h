@@ -151,6 +151,22 @@ CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_f
     return CDP_OK;
 }
 
+CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uint64_t elements) {
+    uint64_t so_far = 0;
+    uint32_t i, unit = 0;
+    if (!params || !param_count) return 0;
+    for (i = 0; i < param_count; ++i) {
+        const bool full = i && so_far >= elements && unit + 1 < CDP_FSDP_UNITS;
+        if (full) {
+            ++unit;
+            so_far = 0;
+        }
+        params[i].unit = unit;
+        so_far += cdp__fsdp_count(&params[i]);
+    }
+    return unit + 1;
+}
+
 CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool frozen,
     uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
     cdp__fsdp_walk w;

@@ -279,7 +279,8 @@ static void one_pass(
         }
 }
 
-static void train(cdp_group *g, cdp_group *replicate, uint32_t rank, uint32_t ranks, how h) {
+static void train(
+    cdp_group *world, cdp_group *g, cdp_group *replicate, uint32_t rank, uint32_t ranks, how h) {
     model *m = (model *)malloc(sizeof *m);
     cdp_fsdp *f = NULL;
     cdp_fsdp_desc d;
@@ -290,6 +291,7 @@ static void train(cdp_group *g, cdp_group *replicate, uint32_t rank, uint32_t ra
     memset(&d, 0, sizeof d);
     d.group = g;
     d.replicate = replicate;
+    d.norm_group = world;
     d.params = m->param;
     d.param_count = m->params;
     d.units = m->unit;
@@ -358,11 +360,11 @@ static void rank_trains(cdp_group *g, void *arg) {
         const uint32_t rank = cdp_rank(g), each = cdp_size(g) / h.replicas;
         T_EQ(CDP_OK, cdp_group_split(g, rank / each, rank, &shard));
         T_EQ(CDP_OK, cdp_group_split(g, rank % each, rank, &replicate));
-        train(shard, replicate, rank, cdp_size(g), h);
+        train(h.seed % 2 ? g : NULL, shard, replicate, rank, cdp_size(g), h);
         cdp_group_destroy(replicate);
         cdp_group_destroy(shard);
     } else
-        train(g, NULL, cdp_rank(g), cdp_size(g), h);
+        train(NULL, g, NULL, cdp_rank(g), cdp_size(g), h);
 }
 
 static void run_all_worlds(how h, uint32_t seeds) {

@@ -320,6 +320,150 @@ TEST(gradients_are_clipped_by_the_norm_of_the_model) {
         run_counted(n, rank_clips, NULL);
 }
 
+/* Two by two ranks: each model is cut over two of them, and the two models are the halves of one
+   (tensor parallel) that both have a copy of every second parameter. */
+static void rank_counts_copies(cdp_group *g, void *arg) {
+    const uint32_t rank = cdp_rank(g), half = rank / 2;
+    cdp_group *shard = NULL;
+    cdp_fsdp_info info;
+    rig r;
+    double squares = 0;
+    (void)arg;
+    T_EQ(CDP_OK, cdp_group_split(g, half, rank, &shard));
+    rig_desc(&r, shard);
+    r.desc.norm_group = g;
+    for (uint32_t i = 0; i < PARAMS; ++i) {
+        const bool copied = i % 3 == 1;
+        r.params[i].copy = copied && half == 1;
+        if (!r.params[i].frozen) squares += 9. * (copied ? 1 : 2) * count_of(&r, i);
+    }
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    T_EQ(CDP_OK, rig_pass(&r, 3, UINT32_MAX));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, &info));
+    T(fabs(info.norm - sqrt(squares)) < 1e-9);
+    T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    T_EQ(CDP_OK, rig_pass(&r, half ? INFINITY : 1, UINT32_MAX)); /* one half overflows */
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, &info));
+    T(info.found_inf);
+    T_EQ(CDP_OK, cdp_fsdp_drop(r.f));
+    cdp_fsdp_destroy(r.f);
+    cdp_group_destroy(shard);
+}
+TEST(copies_count_once_in_the_norm_of_the_model) {
+    run_counted(4, rank_counts_copies, NULL);
+}
+
+/* ---- first values, divisors ---- */
+
+static void rank_brings_values(cdp_group *g, void *arg) {
+    const bool own = *(const bool *)arg;
+    static float whole[RANKS_MAX][MOST];
+    const uint32_t rank = cdp_rank(g);
+    float *const mine = whole[rank];
+    rig r;
+    uint64_t elements = 0;
+    rig_desc(&r, g);
+    for (uint32_t k = 0; k < MOST; ++k)
+        mine[k] = (float)(own ? k : k + 100 * rank); /* without own_init rank 0's count */
+    for (uint32_t i = 0; i < PARAMS; i += 2)
+        r.params[i].init = own || rank == 0 ? mine : NULL;
+    r.desc.own_init = own;
+    r.desc.divisor = 2;
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+    for (uint32_t i = 0; i < cdp_fsdp_piece_count(r.f); ++i) {
+        const cdp_fsdp_piece p = cdp_fsdp_piece_at(r.f, i);
+        elements += p.count;
+        for (uint64_t k = 0; k < p.count; ++k) {
+            T(p.data[k] == (float)(p.param % 2 ? (p.param * 3 + p.first + k) % 7 : p.first + k));
+            if (p.grad) T(p.grad[k] == (float)cdp_size(g) / 2);
+        }
+    }
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &elements, 1, CDP_DTYPE_U64, CDP_REDUCE_SUM));
+    T_EQ(3 * (15 + 5 + 15) + 35 + 5 + 35, elements);
+    T_EQ(CDP_OK, cdp_fsdp_drop(r.f));
+    T(cdp_fsdp_piece_at(r.f, cdp_fsdp_piece_count(r.f)).data == NULL);
+    cdp_fsdp_destroy(r.f);
+}
+TEST(first_values_are_those_of_rank_0_or_each_ranks_own) {
+    bool own = false;
+    for (uint32_t n = 1; n <= 4; ++n)
+        run_counted(n, rank_brings_values, &own);
+    own = true;
+    for (uint32_t n = 1; n <= 4; ++n)
+        run_counted(n, rank_brings_values, &own);
+}
+
+/* ---- beside a ddp ---- */
+
+static float whole_number(uint32_t rank, uint32_t i, uint64_t k) {
+    return (float)((rank * 7 + i * 3 + k) % 11) - 5;
+}
+static void rank_compares_with_ddp(cdp_group *g, void *arg) {
+    static cdp_param params[RANKS_MAX][PARAMS];
+    static float data[RANKS_MAX][PARAMS][MOST];
+    const uint32_t rank = cdp_rank(g);
+    cdp_ddp_desc d;
+    cdp_ddp *ddp = NULL;
+    rig r;
+    (void)arg;
+    rig_open(&r, g);
+    memset(&d, 0, sizeof d);
+    memset(params[rank], 0, sizeof params[rank]);
+    for (uint32_t i = 0; i < PARAMS; ++i) {
+        params[rank][i].data = data[rank][i];
+        params[rank][i].count = count_of(&r, i);
+    }
+    d.group = g;
+    d.params = params[rank];
+    d.param_count = PARAMS;
+    T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(ddp));
+    for (uint32_t i = PARAMS; i-- > 0;) {
+        float *const sharded = cdp_fsdp_grad(r.f, i), *const whole = (float *)cdp_ddp_grad(ddp, i);
+        for (uint32_t k = 0; k < count_of(&r, i); ++k) {
+            whole[k] = whole_number(rank, i, k);
+            if (sharded) sharded[k] += whole[k];
+        }
+        T_EQ(CDP_OK, cdp_ddp_ready(ddp, i));
+        if (i % 3 == 0) T_EQ(CDP_OK, cdp_fsdp_ready(r.f, i / 3));
+    }
+    T_EQ(CDP_OK, cdp_ddp_backward_end(ddp));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+    for (uint32_t i = 0; i < cdp_fsdp_piece_count(r.f); ++i) {
+        const cdp_fsdp_piece p = cdp_fsdp_piece_at(r.f, i);
+        const float *const mean = (const float *)cdp_ddp_grad(ddp, p.param);
+        if (p.grad) T(!memcmp(p.grad, mean + p.first, p.count * sizeof *mean));
+    }
+    cdp_fsdp_destroy(r.f);
+    cdp_ddp_destroy(ddp);
+}
+TEST(means_are_those_of_a_ddp_bit_for_bit) {
+    for (uint32_t n = 1; n <= 7; ++n)
+        run_counted(n, rank_compares_with_ddp, NULL);
+}
+
+/* ---- units by size ---- */
+
+TEST(parameters_are_grouped_into_units_by_size) {
+    cdp_fsdp_param params[6];
+    static const uint64_t counts[6] = {3, 4, 10, 0, 2, 2};
+    static const uint32_t expected_units[6] = {0, 0, 1, 2, 2, 2};
+    memset(params, 0, sizeof params);
+    for (uint32_t i = 0; i < 6; ++i) {
+        params[i].ndim = 1;
+        params[i].shape[0] = counts[i];
+    }
+    T_EQ(3, cdp_fsdp_wrap(params, 6, 6));
+    for (uint32_t i = 0; i < 6; ++i)
+        T_EQ(expected_units[i], params[i].unit);
+    T_EQ(1, cdp_fsdp_wrap(params, 6, UINT64_MAX));
+    T_EQ(0, params[5].unit);
+    T_EQ(6, cdp_fsdp_wrap(params, 6, 0));
+    T_EQ(0, cdp_fsdp_wrap(NULL, 6, 1));
+}
+
 /* ---- 16 bits on the way ---- */
 
 static void rank_reduces_narrow(cdp_group *g, void *arg) {
@@ -467,6 +611,13 @@ int main(int argc, char **argv) {
             30},
         {"gradients_are_clipped_by_the_norm_of_the_model",
             gradients_are_clipped_by_the_norm_of_the_model, 30},
+        {"copies_count_once_in_the_norm_of_the_model", copies_count_once_in_the_norm_of_the_model,
+            30},
+        {"first_values_are_those_of_rank_0_or_each_ranks_own",
+            first_values_are_those_of_rank_0_or_each_ranks_own, 30},
+        {"means_are_those_of_a_ddp_bit_for_bit", means_are_those_of_a_ddp_bit_for_bit, 30},
+        {"parameters_are_grouped_into_units_by_size", parameters_are_grouped_into_units_by_size,
+            30},
         {"gradients_travel_in_16_bits_and_are_added_in_f32",
             gradients_travel_in_16_bits_and_are_added_in_f32, 30},
         {"what_some_ranks_saved_others_restore", what_some_ranks_saved_others_restore, 30},
