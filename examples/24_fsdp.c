@@ -19,6 +19,7 @@
 
     The verdict: losses of f32 shards are those of DDP up to the order of additions, those of bf16
     are near, and a rank needs what cdp_fsdp_preview() has said.                               */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_fsdp.h"
