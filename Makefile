@@ -263,6 +263,7 @@ SUITES = \
     $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
     'mem_interop|120|bash tests/mem/interop.sh' \
     'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
+    'help|120|bash tests/help.sh' \
     'examples|600|MORE=$(MORE) bash tests/run_examples.sh'
 
 STARTED := $(shell date +%s)

@@ -8,9 +8,14 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
+#include "help.h"
 #include <stdio.h>
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "01_hello: every rank prints its number.\n"
+            "usage: cdprun -n 4 ./hello"))
+        return 0;
     cdp_group *world; /* RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who we are */
     if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);
 

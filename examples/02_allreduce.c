@@ -7,13 +7,18 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
+#include "help.h"
 #include <stdio.h>
 
 #define COUNT 1000000
 
 static float gradient[COUNT], other[COUNT];
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "02_allreduce: the mean of an array over all ranks; each says whether it is right.\n"
+            "usage: cdprun -n 4 ./allreduce"))
+        return 0;
     cdp_group *world;
     cdp_work work;
     if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);

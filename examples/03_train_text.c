@@ -228,7 +228,7 @@ static void *option_value(const settings *s, const option *o) {
 static void print_help(FILE *to) {
     const settings s = settings_default();
     fprintf(to,
-        "train_text [options] [file or folder ...]\n\n"
+        "usage: train_text [options] [file or folder ...]\n\n"
         "Trains a small language model on text, in one process or in many:\n"
         "    ./train_text                     alone, on the text of this repository\n"
         "    cdprun -n 4 ./train_text notes/  four ranks, on all text below notes/\n"

@@ -12,6 +12,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
+#include "help.h"
 #include <stdio.h>
 
 static float w[2]; /* the model: y = w0 + w1 x */
@@ -31,7 +32,11 @@ static cdp_status step(cdp_ddp *ddp, uint32_t rank, int at) {
     return st;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "04_uneven_inputs: ranks with different amounts of data train one line.\n"
+            "usage: cdprun -n 4 ./uneven"))
+        return 0;
     cdp_group *world;
     cdp_ddp *ddp;
     if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);

@@ -10,6 +10,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
+#include "help.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,11 @@ static cdp_status backward(cdp_ddp *ddp, uint32_t rank, int part) {
     return st == CDP_OK ? cdp_ddp_backward_end(ddp) : st;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "05_accumulate: a batch in several passes sends once and has the same gradients.\n"
+            "usage: cdprun -n 4 ./accumulate"))
+        return 0;
     cdp_group *world;
     cdp_ddp *ddp;
     uint64_t sent[2] = {0, 0};

@@ -11,6 +11,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
+#include "help.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -97,7 +98,11 @@ static cdp_status train(cdp_group *world, const cdp_hook *hook, uint64_t *bytes,
     return st == CDP_OK ? cdp_allreduce(world, NULL, loss, 1, CDP_DTYPE_F32, CDP_REDUCE_AVG) : st;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "06_compress: gradients in fewer bytes: which hooks still learn.\n"
+            "usage: cdprun -n 4 ./compress"))
+        return 0;
     static const struct {
         const char *name;
         cdp_hook_desc desc;

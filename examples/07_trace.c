@@ -11,6 +11,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
+#include "help.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,10 @@ static int save(cdp_ddp *ddp, cdp_trace_format format, const char *dir, uint32_t
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "07_trace: one training step as a picture and as a trace, in FOLDER or here.\n"
+            "usage: cdprun -n 4 ./trace [FOLDER]"))
+        return 0;
     cdp_param params[LAYERS] = {{0}};
     char names[LAYERS][16];
     cdp_group *world;

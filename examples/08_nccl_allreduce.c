@@ -13,6 +13,7 @@
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_nccl.h"
+#include "help.h"
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -40,7 +41,11 @@ static int cuda_load(void) {
 
 static float host[COUNT];
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "08_nccl_allreduce: the mean of arrays on GPUs; ends with 77 where there is none.\n"
+            "usage: cdprun -n 2 ./nccl_allreduce"))
+        return 0;
     cdp_group *world;
     cdp_launch place;
     float *x, *y;

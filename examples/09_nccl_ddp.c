@@ -13,6 +13,7 @@
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_nccl.h"
+#include "help.h"
 #include <dlfcn.h>
 #include <stdio.h>
 
@@ -53,7 +54,11 @@ static int failed(cdp_group *world, uint32_t rank) {
     return why == CDP_ERR_UNSUPPORTED || why == CDP_ERR_INVALID ? NO_GPU : 1;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "09_nccl_ddp: training with parameters on GPUs; ends with 77 where there is none.\n"
+            "usage: cdprun -n 2 ./nccl_ddp"))
+        return 0;
     cdp_group *world;
     cdp_launch place;
     cdp_ddp *ddp;

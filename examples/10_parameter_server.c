@@ -15,6 +15,7 @@
 
 #include "../cdp_rpc.h"
 
+#include "help.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,7 +157,12 @@ static int rank_main(uint32_t rank, uint16_t port) {
     return result;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "10_parameter_server: starts a server and three trainers, kills one, and says whether "
+            "the model was learned.\n"
+            "usage: ./parameter_server"))
+        return 0;
     const cdp_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
     cdp_addr at;
     pid_t ranks[RANKS];

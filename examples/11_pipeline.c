@@ -27,6 +27,7 @@
 
 #include "../cdp_rpc.h"
 
+#include "help.h"
 #include "text_model.h"
 
 #define MAX_MICRO 16u /* a backward pass begins at 16 values at most */
@@ -538,6 +539,12 @@ static bool train_in_stages(cdp_group *world, char *path, const char *program) {
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "11_pipeline: a transformer in stages, one on each rank, beside the same in one "
+            "process.\n"
+            "usage: cdprun -n 4 ./pipeline [--steps N] [--micro N] [--layers N] [--width N] "
+            "[TEXT]"))
+        return 0;
     char *path = NULL;
     cdp_group *world;
     reason why;

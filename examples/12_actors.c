@@ -14,6 +14,7 @@
 
 #include "../cdp_rpc.h"
 
+#include "help.h"
 #include <stdio.h>
 
 #define STEPS 50
@@ -104,7 +105,11 @@ static int play(cdp_rpc *rpc, uint32_t ranks) {
     return right ? 0 : 1;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "12_actors: an agent answers the questions of observers in batches.\n"
+            "usage: cdprun -n 4 ./actors"))
+        return 0;
     cdp_rpc_function functions[] = {
         {.name = "select_action", .func = select_action, .flags = CDP_RPC_LATER, .max_running = 1},
         {.name = "run_episode", .func = run_episode}};

@@ -26,6 +26,7 @@
 #include "../cdp_tcp.h"
 #include "../cdp_dtensor.h"
 
+#include "help.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -591,6 +592,11 @@ static bool train(cdp_group *world, cdp_group *self) {
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "13_tensor_parallel: a transformer whose layers are cut over ranks, checked beside one "
+            "process.\n"
+            "usage: [cdprun -n 4] ./tensor_parallel [--steps N] [--layers N] [TEXT]"))
+        return 0;
     cdp_group *world, *self;
     const char *path = NULL;
     for (int i = 1; i < argc; ++i) {

@@ -11,6 +11,7 @@
 #define CDP_IMPLEMENTATION
 #include "../cdp_dtensor.h"
 
+#include "help.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -80,6 +81,11 @@ static bool draw_plan(
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "14_redistribute: layouts and plans of redistributions as text and pictures; without "
+            "arguments in a job.\n"
+            "usage: [cdprun -n 4] ./redistribute [MESH SHAPE FROM TO [SVG]]"))
+        return 0;
     if (argc >= 5) {
         const char *svg = argc > 5 ? argv[5] : NULL;
         const bool ok = draw_layout(argv[1], argv[2], argv[3])

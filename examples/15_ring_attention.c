@@ -16,6 +16,7 @@
 #include "../cdp_tcp.h"
 #include "../cdp_dtensor.h"
 
+#include "help.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +133,11 @@ static void show(cdp_mesh *mesh, uint64_t length) {
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "15_ring_attention: attention over a sequence that is cut over ranks, checked beside "
+            "one process.\n"
+            "usage: [cdprun -n 4] ./ring_attention [LENGTH]"))
+        return 0;
     static char table[1000];
     const uint64_t length = argc > 1 ? strtoull(argv[1], NULL, 10) : 256;
     cdp_group *world, *self;

@@ -13,6 +13,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_mem.h"
+#include "help.h"
 #include <stdio.h>
 
 #define MIB (1ull << 20)
@@ -88,6 +89,10 @@ static void write_to(
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "16_memory: a leak and fragmentation, found; their pictures go to FOLDER or here.\n"
+            "usage: ./16_memory [FOLDER]"))
+        return 0;
     const char *const folder = argc > 1 ? argv[1] : ".";
     cdp_mem_source device;
     cdp_mem_desc desc = {.source = &device,

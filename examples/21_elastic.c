@@ -19,6 +19,7 @@
 #include "loss_curve.h"
 #include "text_model.h"
 
+#include "help.h"
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -261,6 +262,11 @@ static bool verdict(const course *c, int good) {
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "21_elastic: four processes train, one is killed, one joins; the loss curve goes to "
+            "SVG.\n"
+            "usage: ./21_elastic [SVG]"))
+        return 0;
     cdp_store_server_desc desc = {0};
     cdp_store_server *server;
     course c = {.equal = true};

@@ -12,6 +12,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp.h"
+#include "help.h"
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -338,6 +339,10 @@ static void *rank_main(void *arg) {
 }
 
 int main(int argc, char **argv) {
+    if (help(argc, argv,
+            "custom_transport: ranks of one process over a bad radio; DICE chooses what it loses.\n"
+            "usage: ./custom_transport [DICE]"))
+        return 0;
     pthread_t threads[RANKS];
     void *wrong = NULL, *result;
     air.dice = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1) * 0x9e3779b97f4a7c15ull | 1;

@@ -183,7 +183,12 @@ static int leave(visits *v) {
     return wrong;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        puts("doctor: can every rank reach every other one, over which addresses, and how fast?\n"
+             "usage: cdprun -n 4 ./doctor");
+        return strcmp(argv[1], "--help") ? 2 : 0;
+    }
     cdp_tcp_desc desc = {0};
     cdp_group *world;
     visits v = {0};

@@ -239,6 +239,10 @@ int main(int argc, char **argv) {
     } forms[] = {{"stats", CDP_MEM_PEAK}, {"trace", CDP_MEM_TRACE}, {"segments", CDP_MEM_FLAME},
         {"memory", CDP_MEM_FLAME_MEMORY}, {"svg", CDP_MEM_SVG}, {"blocks", CDP_MEM_SVG_SEGMENTS},
         {"json", CDP_MEM_JSON}};
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        usage();
+        return 0;
+    }
     argc = options(argc, argv);
     if (argc == 4 && strcmp(argv[1], "compare") == 0) return compare(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "symbols") == 0) return symbols(argv[2], argv[3]);
