@@ -29136,7 +29136,8 @@ CDP__PRIVATE cdp_status cdp__outer_open_lane(cdp_outer *o, cdp_group *group) {
 }
 
 CDP__PRIVATE void cdp__outer_close_lane(cdp_outer *o) {
-    if (o->work.seq) (void)cdp_work_wait(o->work);
+    /* its failure ends with the lane */
+    if (o->work.seq && cdp_work_wait(o->work) != CDP_OK) o->flies = false;
     o->work.seq = 0;
     o->flies = o->arrived = false;
 #ifndef CDP_NO_GROUPS
