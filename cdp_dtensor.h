@@ -224,9 +224,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);
 
 /* Destroy a mesh, its plans, and groups that no other mesh uses. Meshes made from it stay valid.
-   Tensors and plans of the mesh must be gone. A second call does nothing but set
-   cdp_last_error() (STATE), as long as no other object has its memory; the last few hundred
-   handles are known. Local. NULL is allowed. */
+   Tensors, plans, edges and layers of the mesh must be gone: otherwise the memory that they have of
+   its groups is lost. A second call does nothing but set cdp_last_error() (STATE), getters answer
+   as for NULL, and other calls return STATE, as long as no other object has its memory; the last
+   few hundred handles are known. Local. NULL is allowed. */
 CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
 
 /* Free the plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() keep for layouts
@@ -1734,6 +1735,18 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
    cuts of pieces do not grow with calls, and which of them are replaced follows from calls that
    all ranks make; plans keep what they use. */
 
+/* Why the mesh is no mesh: it is NULL, or was destroyed. */
+CDP__DT cdp_status cdp__dt_mesh_alive(const cdp_mesh *m, const char *call) {
+    if (!m) return cdp__dt_missing(call, "mesh");
+    if (!cdp__ended(m)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this mesh was destroyed", call);
+}
+
+/* NULL for a mesh that was destroyed. */
+CDP__DT const cdp_mesh *cdp__dt_mesh_known(const cdp_mesh *m) {
+    return cdp__ended(m) ? NULL : m;
+}
+
 /* How many cuts of pieces a dimension of n ranks has: CDP_MESH_CUTS, fewer if they took more than
    4 MiB, but 64. */
 CDP__DT uint32_t cdp__dt_cuts_most(uint32_t n) {
@@ -1941,7 +1954,8 @@ CDP__DT void cdp__dt_cuts_touch(const cdp_layout *l) {
 }
 
 CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
-    if (!m) return cdp__dt_missing("cdp_mesh_cut", "mesh");
+    const cdp_status st = cdp__dt_mesh_alive(m, "cdp_mesh_cut");
+    if (st != CDP_OK) return st;
     if (!sizes) return cdp__dt_missing("cdp_mesh_cut", "sizes");
     if (!cut) return cdp__dt_missing("cdp_mesh_cut", "cut");
     if (dim >= m->desc.ndim)
@@ -2996,17 +3010,20 @@ CDP_API cdp_status cdp_mesh_from_groups(
 }
 
 CDP_API uint32_t cdp_mesh_dim(const cdp_mesh *m, const char *name) {
+    m = cdp__dt_mesh_known(m);
     for (uint32_t d = 0; m && name && d < m->desc.ndim; ++d)
         if (strcmp(m->names[d], name) == 0) return d;
     return CDP_NO_DIM;
 }
 
 CDP_API uint32_t cdp_mesh_size(const cdp_mesh *m, uint32_t dim) {
+    m = cdp__dt_mesh_known(m);
     if (m && dim == CDP_NO_DIM) return m->count;
     return m && dim < m->desc.ndim ? m->desc.shape[dim] : 0;
 }
 
 CDP_API uint32_t cdp_mesh_coord(const cdp_mesh *m, uint32_t dim) {
+    m = cdp__dt_mesh_known(m);
     if (!m || m->me == CDP__DT_NONE) return CDP_NO_DIM;
     if (dim == CDP_NO_DIM) return m->me;
     return dim < m->desc.ndim ? m->me / m->stride[dim] % m->desc.shape[dim] : CDP_NO_DIM;
@@ -3014,6 +3031,7 @@ CDP_API uint32_t cdp_mesh_coord(const cdp_mesh *m, uint32_t dim) {
 
 CDP_API uint32_t cdp_mesh_rank_at(const cdp_mesh *m, const uint32_t *coord) {
     uint32_t position = 0;
+    m = cdp__dt_mesh_known(m);
     for (uint32_t d = 0; m && d < m->desc.ndim; ++d) {
         if (!coord || coord[d] >= m->desc.shape[d]) return CDP_NO_DIM;
         position += coord[d] * m->stride[d];
@@ -3022,6 +3040,7 @@ CDP_API uint32_t cdp_mesh_rank_at(const cdp_mesh *m, const uint32_t *coord) {
 }
 
 CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *m, uint32_t dim) {
+    m = cdp__dt_mesh_known(m);
     const cdp__dt_link *l = NULL;
     if (m && dim == CDP_NO_DIM) l = m->all;
     if (m && dim < m->desc.ndim) l = m->link[dim];
@@ -3029,7 +3048,7 @@ CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *m, uint32_t dim) {
 }
 
 CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *m) {
-    return m ? &m->desc : NULL;
+    return cdp__dt_mesh_known(m) ? &m->desc : NULL;
 }
 
 /* ---- >>dtensor/mesh_parts: meshes made from other meshes ------------------------------------- */
@@ -3084,8 +3103,9 @@ CDP__DT cdp_status cdp__dt_mesh_part(
     const char *list[CDP_MESH_DIMS];
     if (!out) return cdp__dt_missing("mesh", "out");
     *out = NULL;
-    if (!m) return cdp__dt_missing("mesh", "mesh");
-    cdp_status st = cdp__dt_mesh_list(m, names, dims, &n);
+    cdp_status st = cdp__dt_mesh_alive(m, one ? "cdp_mesh_flatten" : "cdp_mesh_sub");
+    if (st != CDP_OK) return st;
+    st = cdp__dt_mesh_list(m, names, dims, &n);
     if (st != CDP_OK) return st;
     uint32_t at = m->me == CDP__DT_NONE ? 0 : m->me;
     for (uint32_t k = 0; k < n; ++k) {
@@ -3126,7 +3146,8 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     uint64_t product = 1;
     const char *list[CDP_MESH_DIMS];
     if (out) *out = NULL;
-    if (!m) return cdp__dt_missing("cdp_mesh_unflatten", "mesh");
+    cdp_status st = cdp__dt_mesh_alive(m, "cdp_mesh_unflatten");
+    if (st != CDP_OK) return st;
     if (!name) return cdp__dt_missing("cdp_mesh_unflatten", "name");
     if (!shape) return cdp__dt_missing("cdp_mesh_unflatten", "shape");
     if (!names) return cdp__dt_missing("cdp_mesh_unflatten", "names");
@@ -3182,6 +3203,8 @@ CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **ou
     uint32_t shape[CDP_MESH_DIMS], n = 0, d;
     const char *names[CDP_MESH_DIMS];
     if (out) *out = NULL;
+    if (cdp__ended(outer)) return cdp__dt_mesh_alive(outer, "cdp_mesh_join");
+    if (cdp__ended(inner)) return cdp__dt_mesh_alive(inner, "cdp_mesh_join");
     if (!outer || !inner || !out || outer->root != inner->root)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "cdp_mesh_join: both meshes must have been made from one mesh");
@@ -3261,7 +3284,8 @@ CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t 
 CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
     const uint64_t n = 1u << 20;
     if (!out) return cdp__dt_missing("cdp_mesh_measure", "out");
-    if (!m) return cdp__dt_missing("cdp_mesh_measure", "mesh");
+    cdp_status st = cdp__dt_mesh_alive(m, "cdp_mesh_measure");
+    if (st != CDP_OK) return st;
     if (!m->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_measure: the mesh is on paper");
     memset(out, 0, sizeof *out);
@@ -3270,7 +3294,7 @@ CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
     if (!memory) return cdp__dt_nomem("cdp_mesh_measure", 2 * n);
     memset(memory, 0, (size_t)(2 * n));
     cdp__dt_measure_memory(m->root->os, memory, n, out);
-    cdp_status st = m->count > 1 ? cdp__dt_measure_links(m, memory, n, out) : CDP_OK;
+    st = m->count > 1 ? cdp__dt_measure_links(m, memory, n, out) : CDP_OK;
     if (st == CDP_OK)
         st = cdp_allreduce(m->all->group, NULL, out, 6, CDP_DTYPE_F64, CDP_REDUCE_AVG);
     cdp_group_free(m->all->group, memory);
@@ -5801,17 +5825,13 @@ CDP__DT void cdp__dt_kept_clear(cdp_mesh *m) {
 }
 
 CDP_API void cdp_mesh_drop_plans(cdp_mesh *m) {
-    if (!m) return;
+    if (!cdp__dt_mesh_known(m)) return;
     cdp__dt_kept_clear(m);
     cdp__dt_scratch_trim(m->root, UINT64_MAX);
 }
 
 CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
-    if (!m) return;
-    if (cdp__ended(m)) {
-        (void)cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_destroy: this mesh was destroyed");
-        return;
-    }
+    if (!m || cdp__dt_mesh_alive(m, "cdp_mesh_destroy") != CDP_OK) return;
     cdp__dt_kept_clear(m);
     cdp__dt_plans_reap(&m->retired, true);
     cdp__dt_mesh_free(m);
@@ -6598,8 +6618,10 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
 
 CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
     if (!w->plan) return;
-    cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->in_wire);
-    cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->out_wire);
+    if (cdp__dt_mesh_known(w->plan->mesh)) { /* else the group keeps them */
+        cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->in_wire);
+        cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->out_wire);
+    }
     cdp_plan_destroy(w->plan);
 }
 
@@ -8164,12 +8186,14 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
 
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!tp) return;
-    cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
-    cdp__dt_retire(tp->root, link, tp->used);
-    cdp__dt_retire(tp->root, link, tp->made);
-    cdp__dt_retire(tp->root, link, tp->grad_used);
-    cdp__dt_retire(tp->root, link, tp->sums);
-    cdp__dt_retire(tp->root, link, tp->sums_out);
+    if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
+        cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
+        cdp__dt_retire(tp->root, link, tp->used);
+        cdp__dt_retire(tp->root, link, tp->made);
+        cdp__dt_retire(tp->root, link, tp->grad_used);
+        cdp__dt_retire(tp->root, link, tp->sums);
+        cdp__dt_retire(tp->root, link, tp->sums_out);
+    }
     cdp_edge_destroy(tp->in);
     cdp_edge_destroy(tp->out);
     cdp_edge_destroy(tp->weight);
@@ -9231,13 +9255,14 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
 
 CDP_API void cdp_cp_destroy(cdp_cp *cp) {
     if (!cp) return;
-    cdp__dt_link *link = cp->desc.mesh->all;
-    for (uint32_t i = 0; i < 2; ++i) {
+    const bool ended = cdp__ended(cp->desc.mesh); /* then the group keeps them */
+    cdp__dt_link *link = ended ? NULL : cp->desc.mesh->all;
+    for (uint32_t i = 0; !ended && i < 2; ++i) {
         cdp__dt_retire(cp->root, link, cp->kv[i].at);
         cdp__dt_retire(cp->root, link, cp->grad[i].at);
     }
-    cdp__dt_retire(cp->root, link, cp->pack);
-    cdp__dt_retire(cp->root, link, cp->pack_grad);
+    if (!ended) cdp__dt_retire(cp->root, link, cp->pack);
+    if (!ended) cdp__dt_retire(cp->root, link, cp->pack_grad);
     cdp_plan_destroy(cp->gather_plan);
     cdp_plan_destroy(cp->sum_plan);
     cdp__dt_free(cp->os, cp->state);

@@ -289,13 +289,14 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
 
 CDP_API void cdp_cp_destroy(cdp_cp *cp) {
     if (!cp) return;
-    cdp__dt_link *link = cp->desc.mesh->all;
-    for (uint32_t i = 0; i < 2; ++i) {
+    const bool ended = cdp__ended(cp->desc.mesh); /* then the group keeps them */
+    cdp__dt_link *link = ended ? NULL : cp->desc.mesh->all;
+    for (uint32_t i = 0; !ended && i < 2; ++i) {
         cdp__dt_retire(cp->root, link, cp->kv[i].at);
         cdp__dt_retire(cp->root, link, cp->grad[i].at);
     }
-    cdp__dt_retire(cp->root, link, cp->pack);
-    cdp__dt_retire(cp->root, link, cp->pack_grad);
+    if (!ended) cdp__dt_retire(cp->root, link, cp->pack);
+    if (!ended) cdp__dt_retire(cp->root, link, cp->pack_grad);
     cdp_plan_destroy(cp->gather_plan);
     cdp_plan_destroy(cp->sum_plan);
     cdp__dt_free(cp->os, cp->state);

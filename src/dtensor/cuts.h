@@ -16,6 +16,18 @@
 #include "kit.h"
 #include "grid.h"
 
+/* Why the mesh is no mesh: it is NULL, or was destroyed. */
+CDP__DT cdp_status cdp__dt_mesh_alive(const cdp_mesh *m, const char *call) {
+    if (!m) return cdp__dt_missing(call, "mesh");
+    if (!cdp__ended(m)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this mesh was destroyed", call);
+}
+
+/* NULL for a mesh that was destroyed. */
+CDP__DT const cdp_mesh *cdp__dt_mesh_known(const cdp_mesh *m) {
+    return cdp__ended(m) ? NULL : m;
+}
+
 /* How many cuts of pieces a dimension of n ranks has: CDP_MESH_CUTS, fewer if they took more than
    4 MiB, but 64. */
 CDP__DT uint32_t cdp__dt_cuts_most(uint32_t n) {
@@ -223,7 +235,8 @@ CDP__DT void cdp__dt_cuts_touch(const cdp_layout *l) {
 }
 
 CDP_API cdp_status cdp_mesh_cut(cdp_mesh *m, uint32_t dim, const uint64_t *sizes, uint32_t *cut) {
-    if (!m) return cdp__dt_missing("cdp_mesh_cut", "mesh");
+    const cdp_status st = cdp__dt_mesh_alive(m, "cdp_mesh_cut");
+    if (st != CDP_OK) return st;
     if (!sizes) return cdp__dt_missing("cdp_mesh_cut", "sizes");
     if (!cut) return cdp__dt_missing("cdp_mesh_cut", "cut");
     if (dim >= m->desc.ndim)

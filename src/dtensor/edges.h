@@ -99,8 +99,10 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
 
 CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
     if (!w->plan) return;
-    cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->in_wire);
-    cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->out_wire);
+    if (cdp__dt_mesh_known(w->plan->mesh)) { /* else the group keeps them */
+        cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->in_wire);
+        cdp__dt_retire(w->plan->mesh->root, cdp__dt_run_link(w->plan), w->out_wire);
+    }
     cdp_plan_destroy(w->plan);
 }
 

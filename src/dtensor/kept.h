@@ -73,17 +73,13 @@ CDP__DT void cdp__dt_kept_clear(cdp_mesh *m) {
 }
 
 CDP_API void cdp_mesh_drop_plans(cdp_mesh *m) {
-    if (!m) return;
+    if (!cdp__dt_mesh_known(m)) return;
     cdp__dt_kept_clear(m);
     cdp__dt_scratch_trim(m->root, UINT64_MAX);
 }
 
 CDP_API void cdp_mesh_destroy(cdp_mesh *m) {
-    if (!m) return;
-    if (cdp__ended(m)) {
-        (void)cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_destroy: this mesh was destroyed");
-        return;
-    }
+    if (!m || cdp__dt_mesh_alive(m, "cdp_mesh_destroy") != CDP_OK) return;
     cdp__dt_kept_clear(m);
     cdp__dt_plans_reap(&m->retired, true);
     cdp__dt_mesh_free(m);

@@ -44,9 +44,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mesh_from_groups(
     const cdp_mesh_desc *desc, cdp_group *const *groups, cdp_mesh **out);
 
 /* Destroy a mesh, its plans, and groups that no other mesh uses. Meshes made from it stay valid.
-   Tensors and plans of the mesh must be gone. A second call does nothing but set
-   cdp_last_error() (STATE), as long as no other object has its memory; the last few hundred
-   handles are known. Local. NULL is allowed. */
+   Tensors, plans, edges and layers of the mesh must be gone: otherwise the memory that they have of
+   its groups is lost. A second call does nothing but set cdp_last_error() (STATE), getters answer
+   as for NULL, and other calls return STATE, as long as no other object has its memory; the last
+   few hundred handles are known. Local. NULL is allowed. */
 CDP_API void cdp_mesh_destroy(cdp_mesh *mesh);
 
 /* Free the plans that cdp_redistribute(), cdp_distribute() and cdp_dtensor_full() keep for layouts

@@ -68,8 +68,9 @@ CDP__DT cdp_status cdp__dt_mesh_part(
     const char *list[CDP_MESH_DIMS];
     if (!out) return cdp__dt_missing("mesh", "out");
     *out = NULL;
-    if (!m) return cdp__dt_missing("mesh", "mesh");
-    cdp_status st = cdp__dt_mesh_list(m, names, dims, &n);
+    cdp_status st = cdp__dt_mesh_alive(m, one ? "cdp_mesh_flatten" : "cdp_mesh_sub");
+    if (st != CDP_OK) return st;
+    st = cdp__dt_mesh_list(m, names, dims, &n);
     if (st != CDP_OK) return st;
     uint32_t at = m->me == CDP__DT_NONE ? 0 : m->me;
     for (uint32_t k = 0; k < n; ++k) {
@@ -110,7 +111,8 @@ CDP_API cdp_status cdp_mesh_unflatten(cdp_mesh *m, const char *name, uint32_t nd
     uint64_t product = 1;
     const char *list[CDP_MESH_DIMS];
     if (out) *out = NULL;
-    if (!m) return cdp__dt_missing("cdp_mesh_unflatten", "mesh");
+    cdp_status st = cdp__dt_mesh_alive(m, "cdp_mesh_unflatten");
+    if (st != CDP_OK) return st;
     if (!name) return cdp__dt_missing("cdp_mesh_unflatten", "name");
     if (!shape) return cdp__dt_missing("cdp_mesh_unflatten", "shape");
     if (!names) return cdp__dt_missing("cdp_mesh_unflatten", "names");
@@ -166,6 +168,8 @@ CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **ou
     uint32_t shape[CDP_MESH_DIMS], n = 0, d;
     const char *names[CDP_MESH_DIMS];
     if (out) *out = NULL;
+    if (cdp__ended(outer)) return cdp__dt_mesh_alive(outer, "cdp_mesh_join");
+    if (cdp__ended(inner)) return cdp__dt_mesh_alive(inner, "cdp_mesh_join");
     if (!outer || !inner || !out || outer->root != inner->root)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "cdp_mesh_join: both meshes must have been made from one mesh");
@@ -245,7 +249,8 @@ CDP__DT cdp_status cdp__dt_measure_links(cdp_mesh *m, uint8_t *memory, uint64_t 
 CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
     const uint64_t n = 1u << 20;
     if (!out) return cdp__dt_missing("cdp_mesh_measure", "out");
-    if (!m) return cdp__dt_missing("cdp_mesh_measure", "mesh");
+    cdp_status st = cdp__dt_mesh_alive(m, "cdp_mesh_measure");
+    if (st != CDP_OK) return st;
     if (!m->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_mesh_measure: the mesh is on paper");
     memset(out, 0, sizeof *out);
@@ -254,7 +259,7 @@ CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
     if (!memory) return cdp__dt_nomem("cdp_mesh_measure", 2 * n);
     memset(memory, 0, (size_t)(2 * n));
     cdp__dt_measure_memory(m->root->os, memory, n, out);
-    cdp_status st = m->count > 1 ? cdp__dt_measure_links(m, memory, n, out) : CDP_OK;
+    st = m->count > 1 ? cdp__dt_measure_links(m, memory, n, out) : CDP_OK;
     if (st == CDP_OK)
         st = cdp_allreduce(m->all->group, NULL, out, 6, CDP_DTYPE_F64, CDP_REDUCE_AVG);
     cdp_group_free(m->all->group, memory);

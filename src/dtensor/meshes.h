@@ -454,17 +454,20 @@ CDP_API cdp_status cdp_mesh_from_groups(
 }
 
 CDP_API uint32_t cdp_mesh_dim(const cdp_mesh *m, const char *name) {
+    m = cdp__dt_mesh_known(m);
     for (uint32_t d = 0; m && name && d < m->desc.ndim; ++d)
         if (strcmp(m->names[d], name) == 0) return d;
     return CDP_NO_DIM;
 }
 
 CDP_API uint32_t cdp_mesh_size(const cdp_mesh *m, uint32_t dim) {
+    m = cdp__dt_mesh_known(m);
     if (m && dim == CDP_NO_DIM) return m->count;
     return m && dim < m->desc.ndim ? m->desc.shape[dim] : 0;
 }
 
 CDP_API uint32_t cdp_mesh_coord(const cdp_mesh *m, uint32_t dim) {
+    m = cdp__dt_mesh_known(m);
     if (!m || m->me == CDP__DT_NONE) return CDP_NO_DIM;
     if (dim == CDP_NO_DIM) return m->me;
     return dim < m->desc.ndim ? m->me / m->stride[dim] % m->desc.shape[dim] : CDP_NO_DIM;
@@ -472,6 +475,7 @@ CDP_API uint32_t cdp_mesh_coord(const cdp_mesh *m, uint32_t dim) {
 
 CDP_API uint32_t cdp_mesh_rank_at(const cdp_mesh *m, const uint32_t *coord) {
     uint32_t position = 0;
+    m = cdp__dt_mesh_known(m);
     for (uint32_t d = 0; m && d < m->desc.ndim; ++d) {
         if (!coord || coord[d] >= m->desc.shape[d]) return CDP_NO_DIM;
         position += coord[d] * m->stride[d];
@@ -480,6 +484,7 @@ CDP_API uint32_t cdp_mesh_rank_at(const cdp_mesh *m, const uint32_t *coord) {
 }
 
 CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *m, uint32_t dim) {
+    m = cdp__dt_mesh_known(m);
     const cdp__dt_link *l = NULL;
     if (m && dim == CDP_NO_DIM) l = m->all;
     if (m && dim < m->desc.ndim) l = m->link[dim];
@@ -487,7 +492,7 @@ CDP_API cdp_group *cdp_mesh_group(const cdp_mesh *m, uint32_t dim) {
 }
 
 CDP_API const cdp_mesh_desc *cdp_mesh_desc_of(const cdp_mesh *m) {
-    return m ? &m->desc : NULL;
+    return cdp__dt_mesh_known(m) ? &m->desc : NULL;
 }
 
 #endif /* CDP_SRC_DTENSOR_MESHES_H */

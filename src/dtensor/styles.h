@@ -167,12 +167,14 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
 
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!tp) return;
-    cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
-    cdp__dt_retire(tp->root, link, tp->used);
-    cdp__dt_retire(tp->root, link, tp->made);
-    cdp__dt_retire(tp->root, link, tp->grad_used);
-    cdp__dt_retire(tp->root, link, tp->sums);
-    cdp__dt_retire(tp->root, link, tp->sums_out);
+    if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
+        cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
+        cdp__dt_retire(tp->root, link, tp->used);
+        cdp__dt_retire(tp->root, link, tp->made);
+        cdp__dt_retire(tp->root, link, tp->grad_used);
+        cdp__dt_retire(tp->root, link, tp->sums);
+        cdp__dt_retire(tp->root, link, tp->sums_out);
+    }
     cdp_edge_destroy(tp->in);
     cdp_edge_destroy(tp->out);
     cdp_edge_destroy(tp->weight);

@@ -508,6 +508,75 @@ static void rank_keeps_layouts(cdp_group *g, void *arg) {
     cdp_plan_destroy(plan);
     T_TEXT("cdp_plan_destroy: its mesh was destroyed", cdp_last_error()->text);
 }
+/* What is asked of the mesh itself, and what was made of it. */
+static void rank_asks_a_former_mesh(cdp_group *g, void *arg) {
+    const uint32_t at[1] = {0}, shape[2] = {2, 1};
+    const uint64_t sizes[2] = {1, 3};
+    const char *const names[2] = {"a", "b"};
+    cdp_mesh_desc d;
+    cdp_edge_desc ed;
+    cdp_tp_desc td;
+    cdp_cp_desc cd;
+    cdp_mesh *mesh, *part;
+    cdp_edge *edge;
+    cdp_tp *tp;
+    cdp_cp *cp;
+    cdp_net net;
+    uint32_t cut;
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    memset(&ed, 0, sizeof ed);
+    memset(&td, 0, sizeof td);
+    memset(&cd, 0, sizeof cd);
+    d.group = g;
+    d.ndim = 1;
+    d.shape[0] = 2;
+    d.names[0] = "dp";
+    T_EQ(CDP_OK, cdp_mesh_create(&d, &mesh));
+    ed.from.mesh = mesh;
+    ed.from.ndim = 1;
+    ed.from.shape[0] = 4;
+    ed.from.dtype = CDP_DTYPE_F32;
+    ed.to = ed.from;
+    ed.wire = CDP_DTYPE_BF16; /* it has buffers */
+    T_EQ(CDP_OK, cdp_layout_parse(&ed.from, "S0"));
+    T_EQ(CDP_OK, cdp_edge_create(&ed, &edge));
+    td.mesh = mesh;
+    td.style = CDP_TP_ROW;
+    td.rows = td.in_features = td.out_features = 4;
+    T_EQ(CDP_OK, cdp_tp_create(&td, &tp));
+    cd.mesh = mesh;
+    cd.length = 4;
+    cd.heads = cd.width = 1;
+    T_EQ(CDP_OK, cdp_cp_create(&cd, &cp));
+    T_EQ(CDP_OK, cdp_barrier(g));
+    cdp_mesh_destroy(mesh);
+    T_EQ(CDP_NO_DIM, cdp_mesh_dim(mesh, "dp"));
+    T_EQ(0, cdp_mesh_size(mesh, 0));
+    T_EQ(CDP_NO_DIM, cdp_mesh_coord(mesh, 0));
+    T_EQ(CDP_NO_DIM, cdp_mesh_rank_at(mesh, at));
+    T(!cdp_mesh_group(mesh, 0) && !cdp_mesh_desc_of(mesh));
+    cdp_mesh_drop_plans(mesh);
+    GONE(cdp_mesh_sub(mesh, "dp", &part));
+    GONE(cdp_mesh_flatten(mesh, "dp", "all", &part));
+    GONE(cdp_mesh_unflatten(mesh, "dp", 2, shape, names, &part));
+    GONE(cdp_mesh_join(mesh, mesh, &part));
+    GONE(cdp_mesh_cut(mesh, 0, sizes, &cut));
+    GONE(cdp_mesh_measure(mesh, &net));
+    T(!part);
+    cdp_edge_destroy(edge);
+    cdp_tp_destroy(tp);
+    cdp_cp_destroy(cp);
+}
+/* In a child: what layers had of the memory of groups is lost with them. */
+static bool ranks_ask_a_former_mesh(void *arg) {
+    run_ranks(2, NULL, 0, rank_asks_a_former_mesh, arg);
+    return test__now.failed_checks == 0;
+}
+TEST(a_destroyed_mesh_is_asked_nothing) {
+    T(child_does(ranks_ask_a_former_mesh, NULL));
+}
+
 TEST(layouts_and_plans_of_a_destroyed_mesh_are_refused) {
     run_ranks(2, NULL, 0, rank_keeps_layouts, NULL);
 }
@@ -610,6 +679,7 @@ int main(int argc, char **argv) {
         {"a_ddp_with_a_hook_outlives_its_group", a_ddp_with_a_hook_outlives_its_group, 20},
         {"a_mesh_outlives_its_group", a_mesh_outlives_its_group, 20},
         {"a_prefix_store_outlives_its_store", a_prefix_store_outlives_its_store, 20},
+        {"a_destroyed_mesh_is_asked_nothing", a_destroyed_mesh_is_asked_nothing, 20},
         {"layouts_and_plans_of_a_destroyed_mesh_are_refused",
             layouts_and_plans_of_a_destroyed_mesh_are_refused, 20},
         {"a_store_is_destroyed_once", a_store_is_destroyed_once, 20},
