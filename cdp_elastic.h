@@ -2467,6 +2467,13 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
     return cdp_start(tr->group, &rq, &tr->work);
 }
 
+/* How long a member may take for a client of its own: it hears no alarm meanwhile, and others wait
+   for it as long. Connecting takes up to 8 round trips. */
+CDP__PRIVATE uint32_t cdp__elastic_clone_ms(const cdp_elastic *e) {
+    const uint32_t settle_ms = cdp__elastic_settle_ms(&e->d, e->desc.settle_ms);
+    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(&e->d);
+}
+
 /* This member begins to connect. If it cannot, the trial fails, and nothing else. */
 CDP__PRIVATE void cdp__elastic_trial_begin(
     cdp_elastic *e, const cdp__elastic_decision *d, uint64_t k) {
@@ -2475,7 +2482,7 @@ CDP__PRIVATE void cdp__elastic_trial_begin(
     cdp_tcp_desc t;
     cdp_status st;
     if (rank == d->size) return;
-    st = cdp_store_clone(e->store, &tr->store);
+    st = cdp__store_clone_within(e->store, cdp__elastic_clone_ms(e), &tr->store);
     if (st == CDP_ERR_UNSUPPORTED) st = CDP_OK;
     cdp__elastic_trial_desc(e, d, k, rank, &t);
     if (st == CDP_OK) st = cdp_init_start(&t, &tr->starting);
@@ -5623,7 +5630,7 @@ typedef struct cdp__elastic_second {
 
 CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
     cdp__elastic_second *s = (cdp__elastic_second *)arg;
-    cdp_status st = cdp_store_clone(s->e->store, &s->e->watched);
+    cdp_status st = cdp__store_clone_within(s->e->store, s->e->desc.join_ms, &s->e->watched);
     if (st == CDP_ERR_UNSUPPORTED) {
         s->e->watched = s->e->store;
         st = CDP_OK;

@@ -23,6 +23,7 @@
 #include "../store/desc_api.h"
 #include "../store/store_api.h"
 #include "../store/addr.h"
+#include "../store/calls.h"
 #include "../tcp/desc_api.h"
 #include "../tcp/launchers.h"
 #include "../tcp/calls.h"
@@ -122,7 +123,7 @@ typedef struct cdp__elastic_second {
 
 CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
     cdp__elastic_second *s = (cdp__elastic_second *)arg;
-    cdp_status st = cdp_store_clone(s->e->store, &s->e->watched);
+    cdp_status st = cdp__store_clone_within(s->e->store, s->e->desc.join_ms, &s->e->watched);
     if (st == CDP_ERR_UNSUPPORTED) {
         s->e->watched = s->e->store;
         st = CDP_OK;

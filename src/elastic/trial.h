@@ -18,6 +18,7 @@
 #include "../base/hash.h"
 #include "../text/format.h"
 #include "../store/store_api.h"
+#include "../store/calls.h"
 #include "../tcp/desc_api.h"
 #include "../tcp/create_api.h"
 #include "epoch.h"
@@ -199,6 +200,13 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
     return cdp_start(tr->group, &rq, &tr->work);
 }
 
+/* How long a member may take for a client of its own: it hears no alarm meanwhile, and others wait
+   for it as long. Connecting takes up to 8 round trips. */
+CDP__PRIVATE uint32_t cdp__elastic_clone_ms(const cdp_elastic *e) {
+    const uint32_t settle_ms = cdp__elastic_settle_ms(&e->d, e->desc.settle_ms);
+    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(&e->d);
+}
+
 /* This member begins to connect. If it cannot, the trial fails, and nothing else. */
 CDP__PRIVATE void cdp__elastic_trial_begin(
     cdp_elastic *e, const cdp__elastic_decision *d, uint64_t k) {
@@ -207,7 +215,7 @@ CDP__PRIVATE void cdp__elastic_trial_begin(
     cdp_tcp_desc t;
     cdp_status st;
     if (rank == d->size) return;
-    st = cdp_store_clone(e->store, &tr->store);
+    st = cdp__store_clone_within(e->store, cdp__elastic_clone_ms(e), &tr->store);
     if (st == CDP_ERR_UNSUPPORTED) st = CDP_OK;
     cdp__elastic_trial_desc(e, d, k, rank, &t);
     if (st == CDP_OK) st = cdp_init_start(&t, &tr->starting);

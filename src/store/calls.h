@@ -349,17 +349,19 @@ CDP_API cdp_status cdp_store_list_keys(cdp_store *s, cdp_bytes **keys, uint64_t 
     return status;
 }
 
-CDP_API CDP__COLD cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+/* As cdp_store_clone(); waits for the connection at most connect_ms, 0: the store's timeout. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__store_clone_within(
+    cdp_store *s, uint32_t connect_ms, cdp_store **out) {
     if (!out) return cdp__missing("cdp_store_clone", "out");
     *out = NULL;
     if (!s) return cdp__missing("cdp_store_clone", "store");
     if (s->destroy == cdp__client_destroy)
-        return cdp__client_clone((const cdp__client *)s->self, out);
+        return cdp__client_clone((const cdp__client *)s->self, connect_ms, out);
 #ifndef CDP_NO_PREFIX_STORE
     if (s->destroy == cdp__prefix_destroy) {
         const cdp__prefix_store *p = (const cdp__prefix_store *)s->self;
         cdp_store *inner;
-        cdp_status status = cdp_store_clone(p->inner, &inner);
+        cdp_status status = cdp__store_clone_within(p->inner, connect_ms, &inner);
         if (status != CDP_OK) return status;
         status = cdp__prefix_create(inner, p + 1, p->prefix_bytes, out);
         if (status == CDP_OK)
@@ -372,6 +374,10 @@ CDP_API CDP__COLD cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
     return cdp__fail(CDP_ERR_UNSUPPORTED,
         "cdp_store_clone: only TCP stores, and prefixes of them, need clones; any number of "
         "threads may use this one");
+}
+
+CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+    return cdp__store_clone_within(s, 0, out);
 }
 
 CDP_API cdp_status cdp_store_num_keys(cdp_store *s, int64_t *count) {

@@ -447,9 +447,12 @@ CDP__PRIVATE cdp_status cdp__client_create(
     return status;
 }
 
-CDP__PRIVATE cdp_status cdp__client_clone(const cdp__client *c, cdp_store **out) {
+/* connect_ms 0: the timeout of the store. */
+CDP__PRIVATE cdp_status cdp__client_clone(
+    const cdp__client *c, uint32_t connect_ms, cdp_store **out) {
     cdp_tcp_store_desc d;
     cdp__client_describe(c, &d);
+    d.connect_timeout_ms = connect_ms;
     return cdp__client_create(&d, c->keyed ? c->key : NULL, out);
 }
 

@@ -704,10 +704,34 @@ TEST(all_addresses_of_a_name) {
     close(deaf_pipe[1]);
 }
 
+/* Its store has a timeout of minutes, and its server has ended. */
+TEST(a_clone_may_have_a_deadline_of_its_own) {
+    cdp_store_server_desc sd;
+    cdp_store_server *server;
+    cdp_tcp_store_desc cd;
+    cdp_store *s, *view, *clone = NULL;
+    memset(&sd, 0, sizeof sd);
+    memset(&cd, 0, sizeof cd);
+    T_EQ(CDP_OK, cdp_store_server_create(&sd, &server));
+    cd.host = "127.0.0.1";
+    cd.port = cdp_store_server_port(server);
+    T_EQ(CDP_OK, cdp_tcp_store_create(&cd, &s));
+    T_EQ(CDP_OK, cdp_prefix_store_create(s, "a", &view));
+    T_EQ(CDP_OK, cdp__store_clone_within(view, 5000, &clone));
+    cdp_store_destroy(clone);
+    cdp_store_server_destroy(server);
+    T_EQ(CDP_ERR_TIMEOUT, cdp__store_clone_within(s, 100, &clone));
+    T_EQ(CDP_ERR_TIMEOUT, cdp__store_clone_within(view, 100, &clone));
+    T(!clone && cdp_store_timeout(s) >= 60000);
+    cdp_store_destroy(view);
+    cdp_store_destroy(s);
+}
+
 int main(int argc, char **argv) {
 #define CASE(name, seconds) \
     { #name, name, seconds }
     static const test_case cases[] = {
+        CASE(a_clone_may_have_a_deadline_of_its_own, 20),
         CASE(will, 20),
         CASE(will_of_a_killed_process, 10),
         CASE(destroy_sees_off_the_withdrawal_of_a_will, 20),
