@@ -74,19 +74,20 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     return cdp__ddp_join_failed(d, st);
 }
 
-CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uint32_t n) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(
+    const char *call, const cdp_joinable *items, uint32_t n) {
     uint32_t i;
-    if (!items || !n) return cdp__missing("cdp_ddp_join_all", "items");
+    if (!items || !n) return cdp__missing(call, "items");
     if (!items->ddp)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_join_all: items[0] is no ddp; its first bucket says who has data");
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: items[0] is no ddp; its first bucket says who has data", call);
     for (i = 0; i < n; ++i) {
         cdp_ddp *const d = items[i].ddp;
-        const cdp_status st = d ? cdp__ddp_between(d, "cdp_ddp_join") : CDP_OK;
+        const cdp_status st = d ? cdp__ddp_between(d, call) : CDP_OK;
         if (st != CDP_OK) return st;
         if (d && !d->desc.join)
-            return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
-        if (!d && !items[i].step) return cdp__missing("cdp_ddp_join_all", "step of an item");
+            return cdp__fail(CDP_ERR_INVALID, "%s: set join in the desc on all ranks", call);
+        if (!d && !items[i].step) return cdp__missing(call, "step of an item");
     }
     return CDP_OK;
 }
@@ -130,8 +131,9 @@ CDP__PRIVATE cdp_status cdp__join_last(cdp_ddp *d) {
     return cdp__ddp_join_failed(d, st);
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
-    cdp_status st = cdp__join_check(items, n);
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_items(
+    const char *call, const cdp_joinable *items, uint32_t n) {
+    cdp_status st = cdp__join_check(call, items, n);
     uint32_t i;
     if (st != CDP_OK) return st;
     do {
@@ -146,12 +148,16 @@ CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_
     return st;
 }
 
+CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+    return cdp__join_items("cdp_ddp_join_all", items, n);
+}
+
 CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
     cdp_joinable item;
     memset(&item, 0, sizeof item);
     item.ddp = d;
     if (!d) return cdp__missing("cdp_ddp_join", "ddp");
-    return cdp_ddp_join_all(&item, 1);
+    return cdp__join_items("cdp_ddp_join", &item, 1);
 }
 #endif /* CDP_NO_JOIN */
 

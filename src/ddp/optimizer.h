@@ -538,7 +538,7 @@ CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
 
 /* Finds one kind of state of a parameter, and which parts of it ranks hold. */
 CDP__PRIVATE cdp_status cdp__optimizer_find(cdp_optimizer *o, const char *call, uint32_t state,
-    uint32_t index, uint32_t root, float **own) {
+    uint32_t index, const float *values, uint32_t root, float **own) {
     const cdp_status st = cdp__optimizer_between(o, call);
     uint32_t r;
     if (st != CDP_OK) return st;
@@ -557,6 +557,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_find(cdp_optimizer *o, const char *call, 
     for (r = 0; !o->desc.whole && r < cdp_size(o->ddp->group); ++r)
         o->counts[r] = cdp__optimizer_part_on(o, r, index).count;
     *own = o->state[state] + cdp__optimizer_own_part(o, index).at;
+    if (cdp_rank(o->ddp->group) == root && !values) return cdp__missing(call, "values");
     return CDP_OK;
 }
 
@@ -579,30 +580,26 @@ CDP__PRIVATE cdp_status cdp__optimizer_move(
 CDP_API cdp_status cdp_optimizer_gather(
     cdp_optimizer *o, uint32_t state, uint32_t index, float *values, uint32_t root) {
     float *own = NULL;
-    cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_gather", state, index, root, &own);
+    cdp_status st =
+        cdp__optimizer_find(o, "cdp_optimizer_gather", state, index, values, root, &own);
     uint64_t count;
-    bool here;
     if (st != CDP_OK) return st;
-    here = cdp_rank(o->ddp->group) == root;
-    if (here && !values) return cdp__missing("cdp_optimizer_gather", "values");
     if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_GATHER, own, values, root);
     count = cdp__param_count(&o->ddp->params[index]);
-    if (here) memcpy(values, own, (size_t)(count * sizeof *own));
+    if (cdp_rank(o->ddp->group) == root) memcpy(values, own, (size_t)(count * sizeof *own));
     return CDP_OK;
 }
 
 CDP_API cdp_status cdp_optimizer_scatter(
     cdp_optimizer *o, uint32_t state, uint32_t index, const float *values, uint32_t root) {
     float *own = NULL;
-    cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_scatter", state, index, root, &own);
+    cdp_status st =
+        cdp__optimizer_find(o, "cdp_optimizer_scatter", state, index, values, root, &own);
     uint64_t count;
-    bool here;
     if (st != CDP_OK) return st;
-    here = cdp_rank(o->ddp->group) == root;
-    if (here && !values) return cdp__missing("cdp_optimizer_scatter", "values");
     if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_SCATTER, values, own, root);
     count = cdp__param_count(&o->ddp->params[index]);
-    if (here) memcpy(own, values, (size_t)(count * sizeof *own));
+    if (cdp_rank(o->ddp->group) == root) memcpy(own, values, (size_t)(count * sizeof *own));
     return cdp_broadcast(o->ddp->group, own, count, CDP_DTYPE_F32, root);
 }
 

@@ -31,12 +31,14 @@ TEST(mistakes_are_sentences) {
         cdp_ddp_create(&r.desc, &r.ddp));
     rig_desc(&r, g);
     rig_open(&r);
+    const cdp_joinable model = {.ddp = r.ddp};
     REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_forward_begin(NULL));
     REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_unused(NULL, 0));
     REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_join(NULL));
     REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_clip(NULL, 1, NULL));
     REFUSED(CDP_ERR_INVALID, " is NULL", cdp_ddp_set_hook(NULL, NULL));
-    REFUSED(CDP_ERR_INVALID, "set join in the desc", cdp_ddp_join(r.ddp));
+    REFUSED(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc", cdp_ddp_join(r.ddp));
+    REFUSED(CDP_ERR_INVALID, "cdp_ddp_join_all: set join in the desc", cdp_ddp_join_all(&model, 1));
     REFUSED(CDP_ERR_STATE, "no backward pass is open", cdp_ddp_unused(r.ddp, 0));
     memset(&hook, 0, sizeof hook);
     REFUSED(CDP_ERR_INVALID, "no stage function", cdp_ddp_set_hook(r.ddp, &hook));
