@@ -9617,7 +9617,7 @@ CDP__PRIVATE uint32_t cdp__fixed_round(const cdp__shape *s, uint32_t k, cdp__ste
 
 #endif /* CDP_NO_REPRODUCIBLE */
 
-/* ---- >>collective/rounds_more: algorithms for some sizes and numbers of ranks (pure) --------- */
+/* ---- >>collective/rounds_by_size: algorithms for some sizes and numbers of ranks (pure) ------ */
 
 /* Knows: shapes and steps. Promises: the contract of >>collective/rounds. */
 
@@ -17981,8 +17981,8 @@ CDP__PRIVATE bool cdp__group_part(cdp_group *g) {
     return last;
 }
 
-/* The last one. */
-CDP__PRIVATE void cdp__group_gone(cdp_group *g, bool last) {
+/* Frees the group, and its world if it was the last one of it. */
+CDP__PRIVATE void cdp__group_release(cdp_group *g, bool last) {
     cdp__world *m = g->w;
     cdp__group_free(g);
     if (last) cdp__world_destroy(m);
@@ -17994,7 +17994,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
 #ifndef CDP_NO_FRAMES
     if (!cdp__ended(g) && g->magic == CDP__LEAVING_MAGIC) {
         /* a child of fork() leaves the parent's group alone, see cdp__alive() */
-        if (!cdp__is_child(g->w->forks)) cdp__group_gone(g, true);
+        if (!cdp__is_child(g->w->forks)) cdp__group_release(g, true);
         return;
     }
 #endif
@@ -18009,7 +18009,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     while (last && !at_once && m->transport.leave
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
     }
-    cdp__group_gone(g, last);
+    cdp__group_release(g, last);
 }
 
 CDP_API CDP__COLD void cdp_group_destroy(cdp_group *g) {
@@ -18044,14 +18044,14 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
             return CDP_PENDING;
         }
         if (!cdp__group_part(g)) {
-            cdp__group_gone(g, false);
+            cdp__group_release(g, false);
             return CDP_OK;
         }
         g->magic = CDP__LEAVING_MAGIC;
     }
     while (m->transport.leave && m->transport.leave(m->transport.self, until))
         if (m->os->now_ns(m->os->user) >= until) return CDP_PENDING;
-    cdp__group_gone(g, true);
+    cdp__group_release(g, true);
     return CDP_OK;
 }
 
@@ -23041,7 +23041,7 @@ CDP__PRIVATE bool cdp__ddp_array_after(const cdp__ddp_array *a, const cdp__ddp_a
 }
 
 /* Moves element i down a heap of n whose last array in order is on top. */
-CDP__PRIVATE void cdp__ddp_sift(cdp__ddp_array *list, uint32_t i, uint32_t n) {
+CDP__PRIVATE void cdp__ddp_sift_down(cdp__ddp_array *list, uint32_t i, uint32_t n) {
     const cdp__ddp_array a = list[i];
     uint32_t child;
     for (; (child = 2 * i + 1) < n; i = child) {
@@ -23057,12 +23057,12 @@ CDP__PRIVATE cdp_status cdp__ddp_check_arrays(const cdp_ddp *d, cdp__ddp_array *
     char one[160], two[160];
     uint32_t i;
     for (i = n / 2; i-- > 0;)
-        cdp__ddp_sift(list, i, n);
+        cdp__ddp_sift_down(list, i, n);
     for (i = n; i-- > 1;) {
         const cdp__ddp_array last = list[i];
         list[i] = list[0];
         list[0] = last;
-        cdp__ddp_sift(list, 0, i);
+        cdp__ddp_sift_down(list, 0, i);
     }
     for (i = 1; i < n; ++i) {
         const uint64_t apart = list[i].at - list[i - 1].at;
@@ -24875,19 +24875,20 @@ CDP__PRIVATE cdp_status cdp__ddp_shadow(cdp_ddp *d) {
     return cdp__ddp_join_failed(d, st);
 }
 
-CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(const cdp_joinable *items, uint32_t n) {
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_check(
+    const char *call, const cdp_joinable *items, uint32_t n) {
     uint32_t i;
-    if (!items || !n) return cdp__missing("cdp_ddp_join_all", "items");
+    if (!items || !n) return cdp__missing(call, "items");
     if (!items->ddp)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_ddp_join_all: items[0] is no ddp; its first bucket says who has data");
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: items[0] is no ddp; its first bucket says who has data", call);
     for (i = 0; i < n; ++i) {
         cdp_ddp *const d = items[i].ddp;
-        const cdp_status st = d ? cdp__ddp_between(d, "cdp_ddp_join") : CDP_OK;
+        const cdp_status st = d ? cdp__ddp_between(d, call) : CDP_OK;
         if (st != CDP_OK) return st;
         if (d && !d->desc.join)
-            return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_join: set join in the desc on all ranks");
-        if (!d && !items[i].step) return cdp__missing("cdp_ddp_join_all", "step of an item");
+            return cdp__fail(CDP_ERR_INVALID, "%s: set join in the desc on all ranks", call);
+        if (!d && !items[i].step) return cdp__missing(call, "step of an item");
     }
     return CDP_OK;
 }
@@ -24931,8 +24932,9 @@ CDP__PRIVATE cdp_status cdp__join_last(cdp_ddp *d) {
     return cdp__ddp_join_failed(d, st);
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
-    cdp_status st = cdp__join_check(items, n);
+CDP__PRIVATE CDP__COLD cdp_status cdp__join_items(
+    const char *call, const cdp_joinable *items, uint32_t n) {
+    cdp_status st = cdp__join_check(call, items, n);
     uint32_t i;
     if (st != CDP_OK) return st;
     do {
@@ -24947,12 +24949,16 @@ CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_
     return st;
 }
 
+CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+    return cdp__join_items("cdp_ddp_join_all", items, n);
+}
+
 CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
     cdp_joinable item;
     memset(&item, 0, sizeof item);
     item.ddp = d;
     if (!d) return cdp__missing("cdp_ddp_join", "ddp");
-    return cdp_ddp_join_all(&item, 1);
+    return cdp__join_items("cdp_ddp_join", &item, 1);
 }
 #endif /* CDP_NO_JOIN */
 
@@ -27195,7 +27201,7 @@ CDP_API cdp_status cdp_optimizer_step(cdp_optimizer *o, double scale) {
 
 /* Finds one kind of state of a parameter, and which parts of it ranks hold. */
 CDP__PRIVATE cdp_status cdp__optimizer_find(cdp_optimizer *o, const char *call, uint32_t state,
-    uint32_t index, uint32_t root, float **own) {
+    uint32_t index, const float *values, uint32_t root, float **own) {
     const cdp_status st = cdp__optimizer_between(o, call);
     uint32_t r;
     if (st != CDP_OK) return st;
@@ -27214,6 +27220,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_find(cdp_optimizer *o, const char *call, 
     for (r = 0; !o->desc.whole && r < cdp_size(o->ddp->group); ++r)
         o->counts[r] = cdp__optimizer_part_on(o, r, index).count;
     *own = o->state[state] + cdp__optimizer_own_part(o, index).at;
+    if (cdp_rank(o->ddp->group) == root && !values) return cdp__missing(call, "values");
     return CDP_OK;
 }
 
@@ -27236,30 +27243,26 @@ CDP__PRIVATE cdp_status cdp__optimizer_move(
 CDP_API cdp_status cdp_optimizer_gather(
     cdp_optimizer *o, uint32_t state, uint32_t index, float *values, uint32_t root) {
     float *own = NULL;
-    cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_gather", state, index, root, &own);
+    cdp_status st =
+        cdp__optimizer_find(o, "cdp_optimizer_gather", state, index, values, root, &own);
     uint64_t count;
-    bool here;
     if (st != CDP_OK) return st;
-    here = cdp_rank(o->ddp->group) == root;
-    if (here && !values) return cdp__missing("cdp_optimizer_gather", "values");
     if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_GATHER, own, values, root);
     count = cdp__param_count(&o->ddp->params[index]);
-    if (here) memcpy(values, own, (size_t)(count * sizeof *own));
+    if (cdp_rank(o->ddp->group) == root) memcpy(values, own, (size_t)(count * sizeof *own));
     return CDP_OK;
 }
 
 CDP_API cdp_status cdp_optimizer_scatter(
     cdp_optimizer *o, uint32_t state, uint32_t index, const float *values, uint32_t root) {
     float *own = NULL;
-    cdp_status st = cdp__optimizer_find(o, "cdp_optimizer_scatter", state, index, root, &own);
+    cdp_status st =
+        cdp__optimizer_find(o, "cdp_optimizer_scatter", state, index, values, root, &own);
     uint64_t count;
-    bool here;
     if (st != CDP_OK) return st;
-    here = cdp_rank(o->ddp->group) == root;
-    if (here && !values) return cdp__missing("cdp_optimizer_scatter", "values");
     if (!o->desc.whole) return cdp__optimizer_move(o, CDP_COLL_SCATTER, values, own, root);
     count = cdp__param_count(&o->ddp->params[index]);
-    if (here) memcpy(own, values, (size_t)(count * sizeof *own));
+    if (cdp_rank(o->ddp->group) == root) memcpy(own, values, (size_t)(count * sizeof *own));
     return cdp_broadcast(o->ddp->group, own, count, CDP_DTYPE_F32, root);
 }
 

@@ -1997,8 +1997,8 @@ typedef struct cdp__dt_move {
 
 typedef void cdp__dt_emit(void *user, const cdp__dt_move *move);
 
-CDP__DT void cdp__dt_say(cdp__dt_emit *emit, void *user, cdp__dt_move_kind kind, uint32_t peer,
-    const cdp__dt_region *region) {
+CDP__DT void cdp__dt_emit_move(cdp__dt_emit *emit, void *user, cdp__dt_move_kind kind,
+    uint32_t peer, const cdp__dt_region *region) {
     cdp__dt_move m;
     m.kind = kind;
     m.peer = peer;
@@ -2073,11 +2073,11 @@ CDP__DT void cdp__dt_plain_receives(
         const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
         if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
         if (c == own) {
-            cdp__dt_say(emit, user, CDP__DT_LOCAL, node, &part);
+            cdp__dt_emit_move(emit, user, CDP__DT_LOCAL, node, &part);
             continue;
         }
         const uint32_t i = k - cdp__dt_common(p, t, c, k);
-        cdp__dt_say(emit, user, CDP__DT_RECV, cdp__dt_holder(p, c, t, i, node), &part);
+        cdp__dt_emit_move(emit, user, CDP__DT_RECV, cdp__dt_holder(p, c, t, i, node), &part);
     }
 }
 
@@ -2096,7 +2096,7 @@ CDP__DT void cdp__dt_plain_sends(
             if (cdp__dt_cell(&p->from, peer) == c) continue;
             const bool serves = p->host_nodes ? cdp__dt_holder(p, c, t, i, peer) == node
                                               : (i + t) % holders == mine;
-            if (serves) cdp__dt_say(emit, user, CDP__DT_SEND, peer, &part);
+            if (serves) cdp__dt_emit_move(emit, user, CDP__DT_SEND, peer, &part);
             ++i;
         }
     }
@@ -2146,14 +2146,15 @@ CDP__DT bool cdp__dt_owner_next(
 CDP__DT void cdp__dt_own(const cdp__dt_pair *p, uint32_t t, uint32_t node,
     const cdp__dt_region *slab, cdp__dt_emit *emit, void *user) {
     const uint32_t own = cdp__dt_term(&p->from, node);
-    cdp__dt_say(emit, user, CDP__DT_OWN, own, slab);
+    cdp__dt_emit_move(emit, user, CDP__DT_OWN, own, slab);
     for (uint32_t term = 0; term < p->from.terms; ++term)
         if (term != own)
-            cdp__dt_say(
+            cdp__dt_emit_move(
                 emit, user, CDP__DT_TERM_RECV, cdp__dt_with_term(&p->from, node, term), slab);
     for (uint32_t k = 0; k < p->to.members; ++k) {
         const uint32_t peer = cdp__dt_member_node(&p->to, t, k);
-        cdp__dt_say(emit, user, peer == node ? CDP__DT_OWN_LOCAL : CDP__DT_OWN_SEND, peer, slab);
+        cdp__dt_emit_move(
+            emit, user, peer == node ? CDP__DT_OWN_LOCAL : CDP__DT_OWN_SEND, peer, slab);
     }
 }
 
@@ -2174,7 +2175,7 @@ CDP__DT void cdp__dt_term_sends(
             if (owner == node)
                 cdp__dt_own(p, t, node, &slab, emit, user);
             else if (cdp__dt_with_term(&p->from, owner, term) == node)
-                cdp__dt_say(emit, user, CDP__DT_TERM_SEND, owner, &slab);
+                cdp__dt_emit_move(emit, user, CDP__DT_TERM_SEND, owner, &slab);
         }
     }
 }
@@ -2192,7 +2193,7 @@ CDP__DT void cdp__dt_term_receives(
         uint32_t owner = 0;
         for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a)
             if (owner != node && cdp__dt_owner_slab(p, &o, a, &part, &slab))
-                cdp__dt_say(emit, user, CDP__DT_RECV, owner, &slab);
+                cdp__dt_emit_move(emit, user, CDP__DT_RECV, owner, &slab);
     }
 }
 
@@ -8294,7 +8295,7 @@ typedef struct cdp__dt_fault {
     cdp_error why;
 } cdp__dt_fault;
 
-CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
+CDP__DT void cdp__dt_fault_keep(cdp__dt_fault *f, cdp_status st) {
     if (st == CDP_OK || f->status != CDP_OK) return;
     f->status = st;
     f->why = *cdp_last_error();
@@ -8316,7 +8317,7 @@ CDP_API cdp_status cdp_tp_forward(
     if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st != CDP_OK) return st;
     tp->gathered = true;
-    cdp__dt_note(&fault,
+    cdp__dt_fault_keep(&fault,
         cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
@@ -8344,7 +8345,7 @@ CDP__DT cdp_status cdp__dt_tp_weight(
         cdp__dt_look_up_backward(
             t, (const int32_t *)used, x.size[0], to, w.start[0], w.size[0], w.size[1], grad);
     else
-        cdp__dt_note(fault,
+        cdp__dt_fault_keep(fault,
             cdp__dt_product(
                 tp, true, false, y.size[1], x.size[1], y.size[0], grad, used, true, to));
     if (!tp->weight) return CDP_OK;
@@ -8378,7 +8379,7 @@ CDP__DT cdp_status cdp__dt_tp_input(
     cdp_box x, y;
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
-    cdp__dt_note(fault,
+    cdp__dt_fault_keep(fault,
         cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, false,
             same ? grad_x : tp->grad_used));
     return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);

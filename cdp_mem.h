@@ -752,9 +752,9 @@ struct cdp__mem_span { /* a segment */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
-    bool noted;  /* of another allocator, which reports its end */
-    bool unsaid; /* its beginning was left out, so its end is, too */
-    bool grows;  /* of another allocator, which maps single pages */
+    bool reported;   /* of another allocator, which reports its end */
+    bool unrecorded; /* its beginning was left out, so its end is, too */
+    bool grows;      /* of another allocator, which maps single pages */
 };
 
 struct cdp__mem_arena { /* the blocks of one pool for one stream */
@@ -772,11 +772,11 @@ typedef struct cdp__mem_stream_queue { /* a further stream that uses blocks */
 
 struct cdp__mem_use { /* one block on one further stream */
     cdp__mem_part *part;
-    cdp__mem_stream_queue *lane;
+    cdp__mem_stream_queue *queue;
     void *event;         /* stays when the record is unused */
     cdp__mem_use *next;  /* of the block; or of unused ones */
-    cdp__mem_use *after; /* in the lane, or in the list of frees delayed by a capture */
-    bool gone;           /* cdp_mem_forget_stream() was called: do not wait */
+    cdp__mem_use *after; /* in the queue, or in the list of frees delayed by a capture */
+    bool forgotten;      /* cdp_mem_forget_stream() was called: do not wait */
 };
 
 #define CDP__MEM_EXACT 4096u
@@ -1561,7 +1561,7 @@ struct cdp_mem {
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
     bool dumped;
-    bool noted; /* there are segments of another allocator */
+    bool has_external; /* there are segments of another allocator */
     char dump_path[1024];
 };
 
@@ -2256,16 +2256,16 @@ CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *str
     cdp__mem_use *u;
     if (!lane) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *lane);
     for (u = p->uses; u; u = u->next)
-        if (u->lane == lane && !u->gone) return CDP_OK;
+        if (u->queue == lane && !u->forgotten) return CDP_OK;
     if (!m->unused_uses && !cdp__mem_more_uses(m))
         return cdp__fail_nomem("cdp_mem_record_stream", CDP__MEM_SLAB * sizeof *u);
     u = m->unused_uses;
     m->unused_uses = u->next;
     if (p->span->arena->pool->own_source) cdp__mem_use_forget(&m->base.source, u);
     u->part = p;
-    u->lane = lane;
+    u->queue = lane;
     u->after = NULL;
-    u->gone = false;
+    u->forgotten = false;
     u->next = p->uses;
     p->uses = u;
     return CDP_OK;
@@ -2293,7 +2293,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
         }
     }
     ++m->stats.device_frees;
-    if (!s->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
+    if (!s->unrecorded) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
     cdp__mem_bins_take(cdp__mem_bins_of(s->first), s->first);
     cdp__mem_span_remove(m, s);
     return CDP_OK;
@@ -2306,7 +2306,7 @@ CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
     cdp__mem_part_end(m, p);
     cdp__mem_part_free(m, p);
-    if (m->desc.no_cache && !s->busy && !s->noted && !s->arena->pool->fixed_bytes)
+    if (m->desc.no_cache && !s->busy && !s->reported && !s->arena->pool->fixed_bytes)
         (void)cdp__mem_release(m, c, s);
 }
 
@@ -2316,7 +2316,7 @@ CDP__PRIVATE void cdp__mem_complete_waited(cdp_mem *m, const cdp__mem_call *c, c
 }
 
 CDP__PRIVATE void cdp__mem_stream_queue_push(cdp_mem *m, cdp__mem_use *u) {
-    cdp__mem_stream_queue *const l = u->lane;
+    cdp__mem_stream_queue *const l = u->queue;
     u->after = NULL;
     if (l->last)
         l->last->after = u;
@@ -2329,7 +2329,7 @@ CDP__PRIVATE void cdp__mem_stream_queue_push(cdp_mem *m, cdp__mem_use *u) {
 /* Records an event for a stream that uses a block being freed. */
 CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use *u) {
     cdp_status st;
-    if (u->gone) return CDP_OK;
+    if (u->forgotten) return CDP_OK;
     if (!u->event) {
         st = s->event_create(s->user, &u->event);
         if (st != CDP_OK) {
@@ -2337,7 +2337,7 @@ CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use 
             return st;
         }
     }
-    return s->event_record(s->user, u->event, u->lane->stream);
+    return s->event_record(s->user, u->event, u->queue->stream);
 }
 
 /* A block no longer waits for one of its streams. */
@@ -2357,7 +2357,7 @@ CDP__PRIVATE bool cdp__mem_use_captured(const cdp_mem_source *s, const cdp__mem_
     if (!s->capturing || !p->uses) return false;
     if (cdp__mem_capturing(s, p->span->arena->stream)) return true;
     for (u = p->uses; u; u = u->next)
-        if (cdp__mem_capturing(s, u->lane->stream)) return true;
+        if (cdp__mem_capturing(s, u->queue->stream)) return true;
     return false;
 }
 
@@ -2380,7 +2380,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
         if (captured) {
             u->after = m->delayed;
             m->delayed = u;
-        } else if (u->gone)
+        } else if (u->forgotten)
             cdp__mem_use_over(m, c, u);
         else
             cdp__mem_stream_queue_push(m, u);
@@ -2421,7 +2421,7 @@ CDP__PRIVATE cdp_status cdp__mem_poll_stream_queue(
     while (l->first) {
         cdp__mem_use *const u = l->first;
         const cdp_mem_source *const s = &u->part->span->arena->pool->source;
-        const cdp_status st = u->gone ? CDP_OK : s->event_query(s->user, u->event);
+        const cdp_status st = u->forgotten ? CDP_OK : s->event_query(s->user, u->event);
         if (st == CDP_PENDING) return CDP_OK;
         if (st != CDP_OK) return st;
         l->first = u->after;
@@ -2544,7 +2544,7 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
 /* True if a segment is completely free and may be returned while its pool lives. */
 CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
     const cdp_mem_pool *const pool = s->arena->pool;
-    return !s->busy && !s->noted && !pool->fixed_bytes && !pool->keep && !pool->captured;
+    return !s->busy && !s->reported && !pool->fixed_bytes && !pool->keep && !pool->captured;
 }
 
 /* Returns the idle segments of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
@@ -3412,7 +3412,7 @@ typedef struct cdp__mem_raw_part {
 typedef struct cdp__mem_raw_span {
     uint64_t at, size, stream;
     uint32_t stack, label, pool, parts;
-    bool large, external, grows, unsaid;
+    bool large, external, grows, unrecorded;
 } cdp__mem_raw_span;
 
 typedef struct cdp__mem_raw {
@@ -3480,7 +3480,7 @@ CDP__PRIVATE void cdp__mem_raw_span_of(const cdp__mem_span *s, cdp__mem_raw_span
     out->parts = 0;
     out->large = s->large;
     out->grows = s->grows;
-    out->unsaid = s->unsaid;
+    out->unrecorded = s->unrecorded;
     out->external = false;
 }
 
@@ -3776,7 +3776,7 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_omitted_events(cdp_mem_shot *s, const cdp__
     const cdp__mem_raw_part *const part = &r->parts[u->part];
     static const cdp_mem_action actions[] = {
         CDP_MEM_SEGMENT_ALLOC, CDP_MEM_ALLOC, CDP_MEM_FREE_REQUESTED};
-    uint32_t i = span->unsaid ? 0 : 1, last = 1;
+    uint32_t i = span->unrecorded ? 0 : 1, last = 1;
     if (ended) i = last = 2;
     if (ended && part->state != CDP_MEM_PENDING) return e;
     for (; i <= last; ++i, ++e) {
@@ -7518,7 +7518,7 @@ CDP__PRIVATE void cdp__mem_stream_queue_forget(cdp_mem *m, const cdp__mem_call *
             (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
         uint64_t i;
         for (i = 0; i < s->uses; ++i)
-            if (uses[i].part && uses[i].lane->stream == stream) uses[i].gone = true;
+            if (uses[i].part && uses[i].queue->stream == stream) uses[i].forgotten = true;
     }
     (void)cdp__mem_poll(m, c);
 }
@@ -8021,7 +8021,7 @@ CDP_API cdp_status cdp_mem_external(cdp_mem *mem, const char *label, uint64_t by
     return st;
 }
 
-/* ---- >>mem/notes: events of another allocator ------------------------------------------------ */
+/* ---- >>mem/external: events of another allocator --------------------------------------------- */
 
 /* Knows: segments and blocks whose addresses another allocator chose. Promises: the recorded
    history of its events can be replayed; inconsistent events are refused, and nothing changes. */
@@ -8103,7 +8103,7 @@ CDP__PRIVATE void cdp__mem_foreign_record(
 CDP__PRIVATE void cdp__mem_foreign_add(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
     cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
-    p->span->noted = true;
+    p->span->reported = true;
     p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
     p->span->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
@@ -8230,7 +8230,7 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_release(
     cdp__mem_span *const s = cdp__mem_foreign_at(m, e->address, e->size);
     cdp__mem_arena *a;
     cdp__mem_part *p;
-    if (!s || !s->noted || s->grows != pages
+    if (!s || !s->reported || s->grows != pages
         || (!pages && (s->at != e->address || s->size != e->size)))
         return cdp__mem_foreign_error(e, "there is no such segment");
     if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
@@ -8254,8 +8254,8 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
             (unsigned long long)at);
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
-    s = m->noted ? cdp__mem_foreign_at(m, at, bytes) : NULL;
-    p = s && s->noted ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
+    s = m->has_external ? cdp__mem_foreign_at(m, at, bytes) : NULL;
+    p = s && s->reported ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
     if (s && !p)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
@@ -8264,8 +8264,8 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
         p = cdp__mem_span_add(m, a, at, bytes, large);
         p->span->stack = c->stack;
         cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
-        p->span->unsaid = bytes < m->log.desc.min_bytes;
-        if (!p->span->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+        p->span->unrecorded = bytes < m->log.desc.min_bytes;
+        if (!p->span->unrecorded) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->label, c->label);
@@ -8313,7 +8313,7 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_any(cdp_mem *m, cdp__mem_call *c, const
     case CDP_MEM_SEGMENT_ALLOC:
     case CDP_MEM_SEGMENT_MAP:
         st = cdp__mem_foreign_reserve(m, c, e);
-        m->noted = m->noted || st == CDP_OK;
+        m->has_external = m->has_external || st == CDP_OK;
         return st;
     case CDP_MEM_SEGMENT_FREE:
     case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_foreign_release(m, c, e);

@@ -293,7 +293,7 @@ CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
 }
 
 /* Handles the head of a segment that has arrived. */
-CDP__PRIVATE void cdp__mpi_heard(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_head *h) {
+CDP__PRIVATE void cdp__mpi_read_head(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_head *h) {
     if (h->acknowledged > p->acknowledged) p->acknowledged = h->acknowledged;
     if (h->leaving) p->left = true;
     m->news = true;
@@ -309,7 +309,7 @@ CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "receiving");
         if (!here) break;
         --m->coming;
-        cdp__mpi_heard(m, p, &p->in[i]->head);
+        cdp__mpi_read_head(m, p, &p->in[i]->head);
     }
     return 0;
 }
@@ -324,7 +324,7 @@ CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *s
     if (!p) return cdp__fail_nomem("the state of a peer", sizeof *p);
     if (bytes <= (int)CDP__MPI_HEAD) {
         rc = MPI_Mrecv(&head, (int)CDP__MPI_HEAD, MPI_BYTE, message, MPI_STATUS_IGNORE);
-        if (rc == MPI_SUCCESS) cdp__mpi_heard(m, p, &head);
+        if (rc == MPI_SUCCESS) cdp__mpi_read_head(m, p, &head);
     } else {
         const uint32_t i = (uint32_t)(p->matched % CDP_MPI_WINDOW);
         if (!cdp__mpi_place(m, &p->in[i])) return cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);

@@ -455,7 +455,7 @@ extern "C" {
 #include "collective/rounds.h"
 #include "collective/rounds_scan.h"
 #include "collective/rounds_fixed.h"
-#include "collective/rounds_more.h"
+#include "collective/rounds_by_size.h"
 #include "collective/hosts.h"
 #include "collective/select.h"
 #include "message/header.h"

@@ -190,7 +190,7 @@ extern "C" {
 #include "mem/calls.h"
 #include "mem/pool_calls.h"
 #include "mem/recording.h"
-#include "mem/notes.h"
+#include "mem/external.h"
 #include "mem/figures.h"
 #include "mem/files.h"
 

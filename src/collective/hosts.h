@@ -11,7 +11,7 @@
 #include "../base/basics.h"
 #include "kinds.h"
 #include "rounds.h"
-#include "rounds_more.h"
+#include "rounds_by_size.h"
 
 #ifndef CDP_FEW_ALGORITHMS
 

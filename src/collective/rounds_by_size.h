@@ -1,8 +1,8 @@
-/* collective/rounds_more.h - algorithms for some sizes and numbers of ranks (pure)
+/* collective/rounds_by_size.h - algorithms for some sizes and numbers of ranks (pure)
 
    Knows: shapes and steps. Promises: the contract of >>collective/rounds. */
-#ifndef CDP_SRC_COLLECTIVE_ROUNDS_MORE_H
-#define CDP_SRC_COLLECTIVE_ROUNDS_MORE_H
+#ifndef CDP_SRC_COLLECTIVE_ROUNDS_BY_SIZE_H
+#define CDP_SRC_COLLECTIVE_ROUNDS_BY_SIZE_H
 
 #include "../base/config.h"
 #include "../base/types_api.h"
@@ -401,4 +401,4 @@ CDP__PRIVATE uint32_t cdp__once_round(const cdp__shape *s, uint32_t k, cdp__step
 
 #endif /* CDP_FEW_ALGORITHMS */
 
-#endif /* CDP_SRC_COLLECTIVE_ROUNDS_MORE_H */
+#endif /* CDP_SRC_COLLECTIVE_ROUNDS_BY_SIZE_H */

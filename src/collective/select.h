@@ -12,7 +12,7 @@
 #include "rounds.h"
 #include "rounds_scan.h"
 #include "rounds_fixed.h"
-#include "rounds_more.h"
+#include "rounds_by_size.h"
 #include "hosts.h"
 
 enum {

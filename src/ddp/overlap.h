@@ -60,7 +60,7 @@ CDP__PRIVATE bool cdp__ddp_array_after(const cdp__ddp_array *a, const cdp__ddp_a
 }
 
 /* Moves element i down a heap of n whose last array in order is on top. */
-CDP__PRIVATE void cdp__ddp_sift(cdp__ddp_array *list, uint32_t i, uint32_t n) {
+CDP__PRIVATE void cdp__ddp_sift_down(cdp__ddp_array *list, uint32_t i, uint32_t n) {
     const cdp__ddp_array a = list[i];
     uint32_t child;
     for (; (child = 2 * i + 1) < n; i = child) {
@@ -76,12 +76,12 @@ CDP__PRIVATE cdp_status cdp__ddp_check_arrays(const cdp_ddp *d, cdp__ddp_array *
     char one[160], two[160];
     uint32_t i;
     for (i = n / 2; i-- > 0;)
-        cdp__ddp_sift(list, i, n);
+        cdp__ddp_sift_down(list, i, n);
     for (i = n; i-- > 1;) {
         const cdp__ddp_array last = list[i];
         list[i] = list[0];
         list[0] = last;
-        cdp__ddp_sift(list, 0, i);
+        cdp__ddp_sift_down(list, 0, i);
     }
     for (i = 1; i < n; ++i) {
         const uint64_t apart = list[i].at - list[i - 1].at;

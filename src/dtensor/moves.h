@@ -40,8 +40,8 @@ typedef struct cdp__dt_move {
 
 typedef void cdp__dt_emit(void *user, const cdp__dt_move *move);
 
-CDP__DT void cdp__dt_say(cdp__dt_emit *emit, void *user, cdp__dt_move_kind kind, uint32_t peer,
-    const cdp__dt_region *region) {
+CDP__DT void cdp__dt_emit_move(cdp__dt_emit *emit, void *user, cdp__dt_move_kind kind,
+    uint32_t peer, const cdp__dt_region *region) {
     cdp__dt_move m;
     m.kind = kind;
     m.peer = peer;
@@ -116,11 +116,11 @@ CDP__DT void cdp__dt_plain_receives(
         const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
         if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
         if (c == own) {
-            cdp__dt_say(emit, user, CDP__DT_LOCAL, node, &part);
+            cdp__dt_emit_move(emit, user, CDP__DT_LOCAL, node, &part);
             continue;
         }
         const uint32_t i = k - cdp__dt_common(p, t, c, k);
-        cdp__dt_say(emit, user, CDP__DT_RECV, cdp__dt_holder(p, c, t, i, node), &part);
+        cdp__dt_emit_move(emit, user, CDP__DT_RECV, cdp__dt_holder(p, c, t, i, node), &part);
     }
 }
 
@@ -139,7 +139,7 @@ CDP__DT void cdp__dt_plain_sends(
             if (cdp__dt_cell(&p->from, peer) == c) continue;
             const bool serves = p->host_nodes ? cdp__dt_holder(p, c, t, i, peer) == node
                                               : (i + t) % holders == mine;
-            if (serves) cdp__dt_say(emit, user, CDP__DT_SEND, peer, &part);
+            if (serves) cdp__dt_emit_move(emit, user, CDP__DT_SEND, peer, &part);
             ++i;
         }
     }
@@ -189,14 +189,15 @@ CDP__DT bool cdp__dt_owner_next(
 CDP__DT void cdp__dt_own(const cdp__dt_pair *p, uint32_t t, uint32_t node,
     const cdp__dt_region *slab, cdp__dt_emit *emit, void *user) {
     const uint32_t own = cdp__dt_term(&p->from, node);
-    cdp__dt_say(emit, user, CDP__DT_OWN, own, slab);
+    cdp__dt_emit_move(emit, user, CDP__DT_OWN, own, slab);
     for (uint32_t term = 0; term < p->from.terms; ++term)
         if (term != own)
-            cdp__dt_say(
+            cdp__dt_emit_move(
                 emit, user, CDP__DT_TERM_RECV, cdp__dt_with_term(&p->from, node, term), slab);
     for (uint32_t k = 0; k < p->to.members; ++k) {
         const uint32_t peer = cdp__dt_member_node(&p->to, t, k);
-        cdp__dt_say(emit, user, peer == node ? CDP__DT_OWN_LOCAL : CDP__DT_OWN_SEND, peer, slab);
+        cdp__dt_emit_move(
+            emit, user, peer == node ? CDP__DT_OWN_LOCAL : CDP__DT_OWN_SEND, peer, slab);
     }
 }
 
@@ -217,7 +218,7 @@ CDP__DT void cdp__dt_term_sends(
             if (owner == node)
                 cdp__dt_own(p, t, node, &slab, emit, user);
             else if (cdp__dt_with_term(&p->from, owner, term) == node)
-                cdp__dt_say(emit, user, CDP__DT_TERM_SEND, owner, &slab);
+                cdp__dt_emit_move(emit, user, CDP__DT_TERM_SEND, owner, &slab);
         }
     }
 }
@@ -235,7 +236,7 @@ CDP__DT void cdp__dt_term_receives(
         uint32_t owner = 0;
         for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a)
             if (owner != node && cdp__dt_owner_slab(p, &o, a, &part, &slab))
-                cdp__dt_say(emit, user, CDP__DT_RECV, owner, &slab);
+                cdp__dt_emit_move(emit, user, CDP__DT_RECV, owner, &slab);
     }
 }
 

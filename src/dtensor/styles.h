@@ -275,7 +275,7 @@ typedef struct cdp__dt_fault {
     cdp_error why;
 } cdp__dt_fault;
 
-CDP__DT void cdp__dt_note(cdp__dt_fault *f, cdp_status st) {
+CDP__DT void cdp__dt_fault_keep(cdp__dt_fault *f, cdp_status st) {
     if (st == CDP_OK || f->status != CDP_OK) return;
     f->status = st;
     f->why = *cdp_last_error();
@@ -297,7 +297,7 @@ CDP_API cdp_status cdp_tp_forward(
     if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st != CDP_OK) return st;
     tp->gathered = true;
-    cdp__dt_note(&fault,
+    cdp__dt_fault_keep(&fault,
         cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
@@ -325,7 +325,7 @@ CDP__DT cdp_status cdp__dt_tp_weight(
         cdp__dt_look_up_backward(
             t, (const int32_t *)used, x.size[0], to, w.start[0], w.size[0], w.size[1], grad);
     else
-        cdp__dt_note(fault,
+        cdp__dt_fault_keep(fault,
             cdp__dt_product(
                 tp, true, false, y.size[1], x.size[1], y.size[0], grad, used, true, to));
     if (!tp->weight) return CDP_OK;
@@ -359,7 +359,7 @@ CDP__DT cdp_status cdp__dt_tp_input(
     cdp_box x, y;
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
-    cdp__dt_note(fault,
+    cdp__dt_fault_keep(fault,
         cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, false,
             same ? grad_x : tp->grad_used));
     return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);

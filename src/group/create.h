@@ -208,8 +208,8 @@ CDP__PRIVATE bool cdp__group_part(cdp_group *g) {
     return last;
 }
 
-/* The last one. */
-CDP__PRIVATE void cdp__group_gone(cdp_group *g, bool last) {
+/* Frees the group, and its world if it was the last one of it. */
+CDP__PRIVATE void cdp__group_release(cdp_group *g, bool last) {
     cdp__world *m = g->w;
     cdp__group_free(g);
     if (last) cdp__world_destroy(m);
@@ -221,7 +221,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
 #ifndef CDP_NO_FRAMES
     if (!cdp__ended(g) && g->magic == CDP__LEAVING_MAGIC) {
         /* a child of fork() leaves the parent's group alone, see cdp__alive() */
-        if (!cdp__is_child(g->w->forks)) cdp__group_gone(g, true);
+        if (!cdp__is_child(g->w->forks)) cdp__group_release(g, true);
         return;
     }
 #endif
@@ -236,7 +236,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     while (last && !at_once && m->transport.leave
         && m->transport.leave(m->transport.self, CDP__NEVER)) {
     }
-    cdp__group_gone(g, last);
+    cdp__group_release(g, last);
 }
 
 CDP_API CDP__COLD void cdp_group_destroy(cdp_group *g) {
@@ -271,14 +271,14 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
             return CDP_PENDING;
         }
         if (!cdp__group_part(g)) {
-            cdp__group_gone(g, false);
+            cdp__group_release(g, false);
             return CDP_OK;
         }
         g->magic = CDP__LEAVING_MAGIC;
     }
     while (m->transport.leave && m->transport.leave(m->transport.self, until))
         if (m->os->now_ns(m->os->user) >= until) return CDP_PENDING;
-    cdp__group_gone(g, true);
+    cdp__group_release(g, true);
     return CDP_OK;
 }
 

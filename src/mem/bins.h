@@ -44,9 +44,9 @@ struct cdp__mem_span { /* a segment */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
-    bool noted;  /* of another allocator, which reports its end */
-    bool unsaid; /* its beginning was left out, so its end is, too */
-    bool grows;  /* of another allocator, which maps single pages */
+    bool reported;   /* of another allocator, which reports its end */
+    bool unrecorded; /* its beginning was left out, so its end is, too */
+    bool grows;      /* of another allocator, which maps single pages */
 };
 
 struct cdp__mem_arena { /* the blocks of one pool for one stream */
@@ -64,11 +64,11 @@ typedef struct cdp__mem_stream_queue { /* a further stream that uses blocks */
 
 struct cdp__mem_use { /* one block on one further stream */
     cdp__mem_part *part;
-    cdp__mem_stream_queue *lane;
+    cdp__mem_stream_queue *queue;
     void *event;         /* stays when the record is unused */
     cdp__mem_use *next;  /* of the block; or of unused ones */
-    cdp__mem_use *after; /* in the lane, or in the list of frees delayed by a capture */
-    bool gone;           /* cdp_mem_forget_stream() was called: do not wait */
+    cdp__mem_use *after; /* in the queue, or in the list of frees delayed by a capture */
+    bool forgotten;      /* cdp_mem_forget_stream() was called: do not wait */
 };
 
 #define CDP__MEM_EXACT 4096u

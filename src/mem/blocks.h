@@ -113,7 +113,7 @@ struct cdp_mem {
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
     bool dumped;
-    bool noted; /* there are segments of another allocator */
+    bool has_external; /* there are segments of another allocator */
     char dump_path[1024];
 };
 

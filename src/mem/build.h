@@ -33,7 +33,7 @@ typedef struct cdp__mem_raw_part {
 typedef struct cdp__mem_raw_span {
     uint64_t at, size, stream;
     uint32_t stack, label, pool, parts;
-    bool large, external, grows, unsaid;
+    bool large, external, grows, unrecorded;
 } cdp__mem_raw_span;
 
 typedef struct cdp__mem_raw {
@@ -101,7 +101,7 @@ CDP__PRIVATE void cdp__mem_raw_span_of(const cdp__mem_span *s, cdp__mem_raw_span
     out->parts = 0;
     out->large = s->large;
     out->grows = s->grows;
-    out->unsaid = s->unsaid;
+    out->unrecorded = s->unrecorded;
     out->external = false;
 }
 
@@ -397,7 +397,7 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_omitted_events(cdp_mem_shot *s, const cdp__
     const cdp__mem_raw_part *const part = &r->parts[u->part];
     static const cdp_mem_action actions[] = {
         CDP_MEM_SEGMENT_ALLOC, CDP_MEM_ALLOC, CDP_MEM_FREE_REQUESTED};
-    uint32_t i = span->unsaid ? 0 : 1, last = 1;
+    uint32_t i = span->unrecorded ? 0 : 1, last = 1;
     if (ended) i = last = 2;
     if (ended && part->state != CDP_MEM_PENDING) return e;
     for (; i <= last; ++i, ++e) {

@@ -173,7 +173,7 @@ CDP__PRIVATE void cdp__mem_stream_queue_forget(cdp_mem *m, const cdp__mem_call *
             (cdp__mem_use *)(void *)((char *)s + cdp__mem_up_to(sizeof *s, 16));
         uint64_t i;
         for (i = 0; i < s->uses; ++i)
-            if (uses[i].part && uses[i].lane->stream == stream) uses[i].gone = true;
+            if (uses[i].part && uses[i].queue->stream == stream) uses[i].forgotten = true;
     }
     (void)cdp__mem_poll(m, c);
 }

@@ -1,9 +1,9 @@
-/* mem/notes.h - events of another allocator
+/* mem/external.h - events of another allocator
 
    Knows: segments and blocks whose addresses another allocator chose. Promises: the recorded
    history of its events can be replayed; inconsistent events are refused, and nothing changes. */
-#ifndef CDP_SRC_MEM_NOTES_H
-#define CDP_SRC_MEM_NOTES_H
+#ifndef CDP_SRC_MEM_EXTERNAL_H
+#define CDP_SRC_MEM_EXTERNAL_H
 
 #include "../base/config.h"
 #include "../base/status_api.h"
@@ -100,7 +100,7 @@ CDP__PRIVATE void cdp__mem_foreign_record(
 CDP__PRIVATE void cdp__mem_foreign_add(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
     cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
-    p->span->noted = true;
+    p->span->reported = true;
     p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
     p->span->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
@@ -227,7 +227,7 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_release(
     cdp__mem_span *const s = cdp__mem_foreign_at(m, e->address, e->size);
     cdp__mem_arena *a;
     cdp__mem_part *p;
-    if (!s || !s->noted || s->grows != pages
+    if (!s || !s->reported || s->grows != pages
         || (!pages && (s->at != e->address || s->size != e->size)))
         return cdp__mem_foreign_error(e, "there is no such segment");
     if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
@@ -251,8 +251,8 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
             (unsigned long long)at);
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
-    s = m->noted ? cdp__mem_foreign_at(m, at, bytes) : NULL;
-    p = s && s->noted ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
+    s = m->has_external ? cdp__mem_foreign_at(m, at, bytes) : NULL;
+    p = s && s->reported ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
     if (s && !p)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
@@ -261,8 +261,8 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
         p = cdp__mem_span_add(m, a, at, bytes, large);
         p->span->stack = c->stack;
         cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
-        p->span->unsaid = bytes < m->log.desc.min_bytes;
-        if (!p->span->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
+        p->span->unrecorded = bytes < m->log.desc.min_bytes;
+        if (!p->span->unrecorded) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->label, c->label);
@@ -310,7 +310,7 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_any(cdp_mem *m, cdp__mem_call *c, const
     case CDP_MEM_SEGMENT_ALLOC:
     case CDP_MEM_SEGMENT_MAP:
         st = cdp__mem_foreign_reserve(m, c, e);
-        m->noted = m->noted || st == CDP_OK;
+        m->has_external = m->has_external || st == CDP_OK;
         return st;
     case CDP_MEM_SEGMENT_FREE:
     case CDP_MEM_SEGMENT_UNMAP: return cdp__mem_foreign_release(m, c, e);
@@ -372,4 +372,4 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_note_free");
 }
 
-#endif /* CDP_SRC_MEM_NOTES_H */
+#endif /* CDP_SRC_MEM_EXTERNAL_H */

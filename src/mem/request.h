@@ -90,7 +90,7 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
 /* True if a segment is completely free and may be returned while its pool lives. */
 CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
     const cdp_mem_pool *const pool = s->arena->pool;
-    return !s->busy && !s->noted && !pool->fixed_bytes && !pool->keep && !pool->captured;
+    return !s->busy && !s->reported && !pool->fixed_bytes && !pool->keep && !pool->captured;
 }
 
 /* Returns the idle segments of the ordinary pool and of `pool`, or, if it is NULL, of all pools.

@@ -49,16 +49,16 @@ CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *str
     cdp__mem_use *u;
     if (!lane) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *lane);
     for (u = p->uses; u; u = u->next)
-        if (u->lane == lane && !u->gone) return CDP_OK;
+        if (u->queue == lane && !u->forgotten) return CDP_OK;
     if (!m->unused_uses && !cdp__mem_more_uses(m))
         return cdp__fail_nomem("cdp_mem_record_stream", CDP__MEM_SLAB * sizeof *u);
     u = m->unused_uses;
     m->unused_uses = u->next;
     if (p->span->arena->pool->own_source) cdp__mem_use_forget(&m->base.source, u);
     u->part = p;
-    u->lane = lane;
+    u->queue = lane;
     u->after = NULL;
-    u->gone = false;
+    u->forgotten = false;
     u->next = p->uses;
     p->uses = u;
     return CDP_OK;
@@ -86,7 +86,7 @@ CDP__PRIVATE cdp_status cdp__mem_release(cdp_mem *m, const cdp__mem_call *c, cdp
         }
     }
     ++m->stats.device_frees;
-    if (!s->unsaid) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
+    if (!s->unrecorded) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_FREE, s);
     cdp__mem_bins_take(cdp__mem_bins_of(s->first), s->first);
     cdp__mem_span_remove(m, s);
     return CDP_OK;
@@ -99,7 +99,7 @@ CDP__MEM_HOT void cdp__mem_complete(cdp_mem *m, const cdp__mem_call *c, cdp__mem
     cdp__mem_event_part(m, c, CDP_MEM_FREE_COMPLETED, p);
     cdp__mem_part_end(m, p);
     cdp__mem_part_free(m, p);
-    if (m->desc.no_cache && !s->busy && !s->noted && !s->arena->pool->fixed_bytes)
+    if (m->desc.no_cache && !s->busy && !s->reported && !s->arena->pool->fixed_bytes)
         (void)cdp__mem_release(m, c, s);
 }
 
@@ -109,7 +109,7 @@ CDP__PRIVATE void cdp__mem_complete_waited(cdp_mem *m, const cdp__mem_call *c, c
 }
 
 CDP__PRIVATE void cdp__mem_stream_queue_push(cdp_mem *m, cdp__mem_use *u) {
-    cdp__mem_stream_queue *const l = u->lane;
+    cdp__mem_stream_queue *const l = u->queue;
     u->after = NULL;
     if (l->last)
         l->last->after = u;
@@ -122,7 +122,7 @@ CDP__PRIVATE void cdp__mem_stream_queue_push(cdp_mem *m, cdp__mem_use *u) {
 /* Records an event for a stream that uses a block being freed. */
 CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use *u) {
     cdp_status st;
-    if (u->gone) return CDP_OK;
+    if (u->forgotten) return CDP_OK;
     if (!u->event) {
         st = s->event_create(s->user, &u->event);
         if (st != CDP_OK) {
@@ -130,7 +130,7 @@ CDP__PRIVATE cdp_status cdp__mem_use_mark(const cdp_mem_source *s, cdp__mem_use 
             return st;
         }
     }
-    return s->event_record(s->user, u->event, u->lane->stream);
+    return s->event_record(s->user, u->event, u->queue->stream);
 }
 
 /* A block no longer waits for one of its streams. */
@@ -150,7 +150,7 @@ CDP__PRIVATE bool cdp__mem_use_captured(const cdp_mem_source *s, const cdp__mem_
     if (!s->capturing || !p->uses) return false;
     if (cdp__mem_capturing(s, p->span->arena->stream)) return true;
     for (u = p->uses; u; u = u->next)
-        if (cdp__mem_capturing(s, u->lane->stream)) return true;
+        if (cdp__mem_capturing(s, u->queue->stream)) return true;
     return false;
 }
 
@@ -173,7 +173,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_later(cdp_mem *m, const cdp__mem_call *c, 
         if (captured) {
             u->after = m->delayed;
             m->delayed = u;
-        } else if (u->gone)
+        } else if (u->forgotten)
             cdp__mem_use_over(m, c, u);
         else
             cdp__mem_stream_queue_push(m, u);
@@ -214,7 +214,7 @@ CDP__PRIVATE cdp_status cdp__mem_poll_stream_queue(
     while (l->first) {
         cdp__mem_use *const u = l->first;
         const cdp_mem_source *const s = &u->part->span->arena->pool->source;
-        const cdp_status st = u->gone ? CDP_OK : s->event_query(s->user, u->event);
+        const cdp_status st = u->forgotten ? CDP_OK : s->event_query(s->user, u->event);
         if (st == CDP_PENDING) return CDP_OK;
         if (st != CDP_OK) return st;
         l->first = u->after;

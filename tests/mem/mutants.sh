@@ -27,7 +27,7 @@ defect() { # NAME TEST PERL-EXPRESSION, which sees the whole file
     fi
 }
 
-defect 'an event is not recorded' test_mem_random 's/return s->event_record\(s->user, u->event, u->lane->stream\);/return CDP_OK;/'
+defect 'an event is not recorded' test_mem_random 's/return s->event_record\(s->user, u->event, u->queue->stream\);/return CDP_OK;/'
 defect 'reuse before the second stream' test_mem 's/if \(!--p->waits\) cdp__mem_complete/p->waits = 0;\n    if (!p->uses || 1) cdp__mem_complete/'
 defect 'a merge is lost' test_mem_random 's/if \(next && next->state == CDP_MEM_INACTIVE\)/if (next && next->state == CDP_MEM_INACTIVE && next->size > 4096)/'
 defect 'rounding at 1 MiB' test_mem 's/return size > CDP__MEM_SMALL;/return size >= CDP__MEM_SMALL;/'
