@@ -233,7 +233,7 @@ RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 # wait longest begin while the other ones are compiled, which is the suite `programs`; what follows after:programs begins
 # when that has ended. Then the longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
-WAITING := $(filter test_procs test_procs_death test_procs_start test_elastic test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
+WAITING := $(filter test_procs test_procs_death test_procs_start test_elastic test_elastic_calls test_elastic_shrink test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
 LONG := test_procs_death test_procs_start test_procs test_elastic_kill test_nccl test_ddp_hooks sim scripts test_group_threads test_group rounds ring test_memory test_table \
         fuzz_memory test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
