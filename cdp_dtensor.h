@@ -1925,6 +1925,13 @@ CDP__DT bool cdp__dt_cuts_last(const cdp_layout *l) {
     return true;
 }
 
+/* True: numbers of the cuts of one layout mean the same on the mesh of the other. */
+CDP__DT bool cdp__dt_cuts_shared(const cdp_layout *a, const cdp_layout *b) {
+    for (uint32_t by = 0; a->mesh != b->mesh && by < a->mesh->desc.ndim; ++by)
+        if (cdp__dt_cut_placed(a, by) || cdp__dt_cut_placed(b, by)) return false;
+    return true;
+}
+
 /* A plan begins to use the cuts of a valid layout. */
 CDP__DT void cdp__dt_cuts_hold(const cdp_layout *l) {
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {
@@ -2421,12 +2428,20 @@ CDP__DT uint32_t cdp__dt_single_rounds(uint32_t nodes) {
 
 #define CDP__DT_STEPS (2u * CDP_MESH_DIMS + 1u)
 
+/* True: the cuts of shards in mesh dimension `by` are equal. Numbers are those of one mesh. */
+CDP__DT bool cdp__dt_own_same(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
+    const uint32_t x = a->place[by].cut, y = b->place[by].cut;
+    if (a->mesh == b->mesh || !x || !y) return x == y;
+    const uint64_t *p = cdp__dt_cut_starts(a->mesh, x), *q = cdp__dt_cut_starts(b->mesh, y);
+    return p && q && memcmp(p, q, (a->mesh->desc.shape[by] + (size_t)1) * sizeof *p) == 0;
+}
+
 CDP__DT bool cdp__dt_place_same(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
     const cdp_place *p = &a->place[by], *q = &b->place[by];
     if (p->kind != q->kind) return false;
     if (p->kind == CDP_PLACE_PARTIAL) return cdp__dt_op(p) == cdp__dt_op(q);
     if (p->kind == CDP_PLACE_REPLICATE) return true;
-    return cdp__dt_dim(a, by) == cdp__dt_dim(b, by) && p->cut == q->cut
+    return cdp__dt_dim(a, by) == cdp__dt_dim(b, by) && cdp__dt_own_same(a, b, by)
         && (p->block ? p->block : 1) == (q->block ? q->block : 1);
 }
 
@@ -3763,6 +3778,7 @@ CDP__DT cdp_layout cdp__dt_expanded(const cdp_layout *from, const cdp_layout *to
         if (!(expand >> by & 1)) continue;
         l.place[by] = from->place[by];
         l.place[by].order = UINT32_MAX;
+        if (from->mesh != to->mesh) l.place[by].cut = 0; /* any pieces will do */
         for (uint32_t d = 0; d < to->mesh->desc.ndim; ++d)
             if (d != by && l.place[d].kind == CDP_PLACE_SHARD
                 && cdp__dt_dim(&l, d) == cdp__dt_dim(&l, by))
@@ -4239,8 +4255,8 @@ CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t
 /* Chooses the stages, and fills in their cost for all ranks. */
 CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t to_only) {
     const cdp_layout from = cdp__dt_plain(&p->desc.from), to = cdp__dt_plain(&p->desc.to);
-    const bool steps_exist = cdp__dt_mesh_same(from.mesh, to.mesh) && from_only == CDP__DT_NONE
-        && to_only == CDP__DT_NONE;
+    const bool steps_exist = cdp__dt_mesh_same(from.mesh, to.mesh)
+        && cdp__dt_cuts_shared(&from, &to) && from_only == CDP__DT_NONE && to_only == CDP__DT_NONE;
     const bool by_dim = p->desc.kind == CDP_PLAN_BY_DIM || p->desc.kind == CDP_PLAN_TORCH;
     cdp_layout steps[CDP__DT_STEPS], pair[2];
     uint32_t n = 0;
@@ -4249,7 +4265,8 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
     pair[1] = to;
     if (by_dim && !steps_exist)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
-            "plan: steps by dimension exist on one mesh only; use CDP_PLAN_DIRECT");
+            "plan: steps by dimension exist on one mesh only, of which all cuts must be; use "
+            "CDP_PLAN_DIRECT");
     cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
     if (st != CDP_OK) return st;
     p->info.bound_bytes = cdp__dt_times_most(p->stages[0].cost.total, p->elem);

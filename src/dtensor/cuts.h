@@ -206,6 +206,13 @@ CDP__DT bool cdp__dt_cuts_last(const cdp_layout *l) {
     return true;
 }
 
+/* True: numbers of the cuts of one layout mean the same on the mesh of the other. */
+CDP__DT bool cdp__dt_cuts_shared(const cdp_layout *a, const cdp_layout *b) {
+    for (uint32_t by = 0; a->mesh != b->mesh && by < a->mesh->desc.ndim; ++by)
+        if (cdp__dt_cut_placed(a, by) || cdp__dt_cut_placed(b, by)) return false;
+    return true;
+}
+
 /* A plan begins to use the cuts of a valid layout. */
 CDP__DT void cdp__dt_cuts_hold(const cdp_layout *l) {
     for (uint32_t by = 0; by < l->mesh->desc.ndim; ++by) {

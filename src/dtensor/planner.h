@@ -335,8 +335,8 @@ CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t
 /* Chooses the stages, and fills in their cost for all ranks. */
 CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t to_only) {
     const cdp_layout from = cdp__dt_plain(&p->desc.from), to = cdp__dt_plain(&p->desc.to);
-    const bool steps_exist = cdp__dt_mesh_same(from.mesh, to.mesh) && from_only == CDP__DT_NONE
-        && to_only == CDP__DT_NONE;
+    const bool steps_exist = cdp__dt_mesh_same(from.mesh, to.mesh)
+        && cdp__dt_cuts_shared(&from, &to) && from_only == CDP__DT_NONE && to_only == CDP__DT_NONE;
     const bool by_dim = p->desc.kind == CDP_PLAN_BY_DIM || p->desc.kind == CDP_PLAN_TORCH;
     cdp_layout steps[CDP__DT_STEPS], pair[2];
     uint32_t n = 0;
@@ -345,7 +345,8 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
     pair[1] = to;
     if (by_dim && !steps_exist)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
-            "plan: steps by dimension exist on one mesh only; use CDP_PLAN_DIRECT");
+            "plan: steps by dimension exist on one mesh only, of which all cuts must be; use "
+            "CDP_PLAN_DIRECT");
     cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
     if (st != CDP_OK) return st;
     p->info.bound_bytes = cdp__dt_times_most(p->stages[0].cost.total, p->elem);

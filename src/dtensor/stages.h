@@ -215,6 +215,7 @@ CDP__DT cdp_layout cdp__dt_expanded(const cdp_layout *from, const cdp_layout *to
         if (!(expand >> by & 1)) continue;
         l.place[by] = from->place[by];
         l.place[by].order = UINT32_MAX;
+        if (from->mesh != to->mesh) l.place[by].cut = 0; /* any pieces will do */
         for (uint32_t d = 0; d < to->mesh->desc.ndim; ++d)
             if (d != by && l.place[d].kind == CDP_PLACE_SHARD
                 && cdp__dt_dim(&l, d) == cdp__dt_dim(&l, by))

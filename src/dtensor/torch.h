@@ -17,12 +17,20 @@
 
 #define CDP__DT_STEPS (2u * CDP_MESH_DIMS + 1u)
 
+/* True: the cuts of shards in mesh dimension `by` are equal. Numbers are those of one mesh. */
+CDP__DT bool cdp__dt_own_same(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
+    const uint32_t x = a->place[by].cut, y = b->place[by].cut;
+    if (a->mesh == b->mesh || !x || !y) return x == y;
+    const uint64_t *p = cdp__dt_cut_starts(a->mesh, x), *q = cdp__dt_cut_starts(b->mesh, y);
+    return p && q && memcmp(p, q, (a->mesh->desc.shape[by] + (size_t)1) * sizeof *p) == 0;
+}
+
 CDP__DT bool cdp__dt_place_same(const cdp_layout *a, const cdp_layout *b, uint32_t by) {
     const cdp_place *p = &a->place[by], *q = &b->place[by];
     if (p->kind != q->kind) return false;
     if (p->kind == CDP_PLACE_PARTIAL) return cdp__dt_op(p) == cdp__dt_op(q);
     if (p->kind == CDP_PLACE_REPLICATE) return true;
-    return cdp__dt_dim(a, by) == cdp__dt_dim(b, by) && p->cut == q->cut
+    return cdp__dt_dim(a, by) == cdp__dt_dim(b, by) && cdp__dt_own_same(a, b, by)
         && (p->block ? p->block : 1) == (q->block ? q->block : 1);
 }
 

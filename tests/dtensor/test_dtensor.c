@@ -2074,6 +2074,48 @@ TEST(other_cuts_of_pieces_in_every_step) {
     RUN(2, other_cuts_in_every_step);
 }
 
+/* Two meshes of the same ranks, whose cuts have the same number and are not equal. */
+static void cuts_of_two_meshes(cdp_group *g, void *arg) {
+    static const char *const to[2] = {"S0#1,S1,R", "P,R,S1"};
+    const uint64_t one[2] = {6, 2}, other[2] = {1, 7};
+    cdp_mesh *a = mesh_of(g, 3, 2, 2), *b = mesh_of(g, 3, 2, 2);
+    uint32_t cut;
+    (void)arg;
+    OK(cdp_mesh_cut(a, 0, one, &cut));
+    OK(cdp_mesh_cut(b, 0, other, &cut));
+    for (uint32_t k = 0; k < 2; ++k) {
+        const cdp_layout from = layout_of(a, "S0#1,R,S1", 2, 8, 4, 0);
+        const cdp_layout l = layout_of(b, to[k], 2, 8, 4, 0);
+        cdp_plan_desc d = {.from = from, .to = l};
+        float whole[32];
+        cdp_dtensor x, y;
+        cdp_plan *p;
+        OK(cdp_dtensor_create(&from, NULL, &x));
+        OK(cdp_dtensor_create(&l, NULL, &y));
+        OK(cdp_dtensor_fill(&x, &(cdp_fill){.kind = CDP_FILL_RAMP, .a = 1, .b = 1}));
+        OK(cdp_redistribute(&x, &y));
+        OK(cdp_dtensor_full(&y, whole, CDP_EACH));
+        for (uint32_t i = 0; i < 32; ++i)
+            T_EQ((uint64_t)i + 1, (uint64_t)whole[i]);
+        for (uint32_t kind = CDP_PLAN_BY_DIM; kind <= CDP_PLAN_TORCH; ++kind) {
+            d.kind = (cdp_plan_kind)kind;
+            REFUSED(CDP_ERR_UNSUPPORTED, "of which all cuts must be", cdp_plan_create(&d, &p));
+        }
+        d.kind = CDP_PLAN_DIRECT;
+        OK(cdp_plan_create(&d, &p));
+        T(cdp_plan_info_of(p).torch_bytes == cdp_plan_info_of(p).bound_bytes);
+        cdp_plan_destroy(p);
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+    }
+    cdp_mesh_destroy(a);
+    cdp_mesh_destroy(b);
+}
+
+TEST(a_number_of_a_cut_is_of_its_mesh) {
+    RUN(8, cuts_of_two_meshes);
+}
+
 TEST(runs_of_equal_layouts_at_one_time) {
     RUN(4, two_runs_at_a_time);
 }
@@ -2341,6 +2383,7 @@ int main(int argc, char **argv) {
         {"plans_share_their_scratch_memory", plans_share_their_scratch_memory, 30},
         {"equal_cuts_are_one_and_refusals_name_their_rank",
             equal_cuts_are_one_and_refusals_name_their_rank, 30},
+        {"a_number_of_a_cut_is_of_its_mesh", a_number_of_a_cut_is_of_its_mesh, 30},
         {"cuts_do_not_grow_with_calls", cuts_do_not_grow_with_calls, 60},
         {"other_cuts_of_pieces_in_every_step", other_cuts_of_pieces_in_every_step, 60},
         {"runs_of_equal_layouts_at_one_time", runs_of_equal_layouts_at_one_time, 30},
