@@ -718,10 +718,12 @@ typedef struct cdp_tp_desc {
     bool embedding; /* a table of in_features rows of width out_features, looked up by i32 ids */
     uint64_t rows;  /* of x and y: batch times sequence */
     uint64_t in_features, out_features;
-    uint64_t head;                   /* cut features only at multiples of this (default: 1) */
-    const cdp_place *input, *output; /* copied (default: as in the table above) */
-    cdp_dtype dtype;                 /* of everything but ids (default: f32) */
-    cdp_dtype wire;                  /* floats travel as this dtype (default: as they are) */
+    uint64_t head; /* cut features only at multiples of this (default: 1) */
+    /* copied (default: as in the table above). An input may be PARTIAL (sum or avg): each rank has
+       a contribution. Then grad_x is whole: the gradient of one contribution */
+    const cdp_place *input, *output;
+    cdp_dtype dtype;   /* of everything but ids (default: f32) */
+    cdp_dtype wire;    /* floats travel as this dtype (default: as they are) */
     bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
     bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
     cdp_blas blas;
@@ -8099,8 +8101,8 @@ CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
         return cdp__dt_tp_wrong("in_features of a table must fit an i32 id");
     if (d->output && d->output->kind == CDP_PLACE_PARTIAL)
         return cdp__dt_tp_wrong("output is PARTIAL; use R, or S0 to keep some of the rows");
-    if (d->input && d->input->kind == CDP_PLACE_PARTIAL)
-        return cdp__dt_tp_wrong("input is PARTIAL; reduce it with an edge first");
+    if (d->embedding && d->input && d->input->kind == CDP_PLACE_PARTIAL)
+        return cdp__dt_tp_wrong("input is PARTIAL, but ids are no sum");
     if (!cdp__dtype_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
         return cdp__dt_tp_wrong("wire is set, but dtype is no float");
     if (d->embedding ? cdp_dtype_size(d->dtype) > 0 : d->blas.gemm || cdp__dt_plain_dtype(d->dtype))

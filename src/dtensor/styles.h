@@ -62,8 +62,8 @@ CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
         return cdp__dt_tp_wrong("in_features of a table must fit an i32 id");
     if (d->output && d->output->kind == CDP_PLACE_PARTIAL)
         return cdp__dt_tp_wrong("output is PARTIAL; use R, or S0 to keep some of the rows");
-    if (d->input && d->input->kind == CDP_PLACE_PARTIAL)
-        return cdp__dt_tp_wrong("input is PARTIAL; reduce it with an edge first");
+    if (d->embedding && d->input && d->input->kind == CDP_PLACE_PARTIAL)
+        return cdp__dt_tp_wrong("input is PARTIAL, but ids are no sum");
     if (!cdp__dtype_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
         return cdp__dt_tp_wrong("wire is set, but dtype is no float");
     if (d->embedding ? cdp_dtype_size(d->dtype) > 0 : d->blas.gemm || cdp__dt_plain_dtype(d->dtype))

@@ -43,10 +43,12 @@ typedef struct cdp_tp_desc {
     bool embedding; /* a table of in_features rows of width out_features, looked up by i32 ids */
     uint64_t rows;  /* of x and y: batch times sequence */
     uint64_t in_features, out_features;
-    uint64_t head;                   /* cut features only at multiples of this (default: 1) */
-    const cdp_place *input, *output; /* copied (default: as in the table above) */
-    cdp_dtype dtype;                 /* of everything but ids (default: f32) */
-    cdp_dtype wire;                  /* floats travel as this dtype (default: as they are) */
+    uint64_t head; /* cut features only at multiples of this (default: 1) */
+    /* copied (default: as in the table above). An input may be PARTIAL (sum or avg): each rank has
+       a contribution. Then grad_x is whole: the gradient of one contribution */
+    const cdp_place *input, *output;
+    cdp_dtype dtype;   /* of everything but ids (default: f32) */
+    cdp_dtype wire;    /* floats travel as this dtype (default: as they are) */
     bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
     bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
     cdp_blas blas;

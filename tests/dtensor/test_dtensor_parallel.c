@@ -103,7 +103,18 @@ static cdp_place place_of(const char *text) {
         p.kind = CDP_PLACE_SHARD;
         p.dim = text[1] - '0';
     }
+    if (text && text[0] == 'P') p.kind = CDP_PLACE_PARTIAL;
     return p;
+}
+
+/* Makes a whole x the contribution of a rank to the sum that it is. */
+static void contribution_of(uint64_t n, uint32_t rank, uint32_t ranks, int64_t *p) {
+    for (uint64_t i = 0; i < n; ++i) {
+        int64_t others = 0;
+        for (uint32_t r = 1; r < ranks; ++r)
+            others += number(6 + r, i);
+        p[i] = rank ? number(6 + rank, i) : p[i] - others;
+    }
 }
 
 static void layer_run(cdp_group *g, void *arg) {
@@ -127,12 +138,16 @@ static void layer_run(cdp_group *g, void *arg) {
     layer_alone(c, a);
     if (!p || !OK(cdp_tp_create(&d, &tp))) abort();
     const cdp_tp_layouts *l = cdp_tp_layouts_of(tp);
+    cdp_layout x_of = l->x; /* and of its gradient */
+    if (input.kind == CDP_PLACE_PARTIAL) x_of.place[0].kind = CDP_PLACE_REPLICATE;
     if (c->embedding) {
         cdp_dtensor ids = {.layout = l->x, .data = p->ids};
         OK(cdp_distribute(&ids, a->ids, CDP_EACH));
     } else {
-        piece_of(&l->x, a->x, p->x);
+        piece_of(&x_of, a->x, p->x);
     }
+    if (input.kind == CDP_PLACE_PARTIAL)
+        contribution_of(c->rows * c->in, cdp_rank(g), cdp_size(g), p->x);
     const void *x = c->embedding ? (void *)p->ids : (void *)p->x;
     piece_of(&l->weight, a->w, p->w);
     piece_of(&l->bias, a->bias, p->bias);
@@ -140,13 +155,13 @@ static void layer_run(cdp_group *g, void *arg) {
     OK(cdp_tp_forward(tp, x, p->w, p->bias, p->y));
     T(piece_is(&l->y, a->y, p->y));
     OK(cdp_tp_backward(tp, x, p->w, p->dy, c->embedding ? NULL : p->dx, p->dw, p->db));
-    if (!c->embedding) T(piece_is(&l->x, a->dx, p->dx) && piece_is(&l->bias, a->db, p->db));
+    if (!c->embedding) T(piece_is(&x_of, a->dx, p->dx) && piece_is(&l->bias, a->db, p->db));
     if (!T(piece_is(&l->weight, a->dw, p->dw)))
         printf("  style %u input %s output %s\n", c->style, c->input ? c->input : "-",
             c->output ? c->output : "-");
     /* gradients of parameters are added to; that of x is written; NULL is left out */
     OK(cdp_tp_backward(tp, x, p->w, p->dy, c->embedding ? NULL : p->dx, p->dw, NULL));
-    if (!c->embedding) T(piece_is(&l->x, a->dx, p->dx));
+    if (!c->embedding) T(piece_is(&x_of, a->dx, p->dx));
     for (uint64_t i = 0; i < c->in * c->out; ++i)
         a->dw[i] *= 2;
     T(piece_is(&l->weight, a->dw, p->dw));
@@ -551,6 +566,23 @@ static void paper_meshes(cdp_mesh **line, cdp_mesh **square) {
     OK(cdp_mesh_create(&two_by_two, square));
 }
 
+/* x may be a sum that no rank has yet. Its gradient is that of each contribution. */
+TEST(layers_of_a_sum_equal_one_process) {
+    static const char *const outputs[] = {NULL, "R", "S0", "S1"};
+    for (uint32_t n = 1; n <= 4; ++n)
+        for (uint32_t style = 0; style < 3; ++style)
+            for (uint32_t i = 0; i < 8 && !test__now.failed_checks; ++i) {
+                layer_case c = {.style = (cdp_tp_style)style,
+                    .input = "P",
+                    .output = outputs[i % 4],
+                    .rows = 1 + i,
+                    .in = 7,
+                    .out = 5,
+                    .again = i % 3 == 0};
+                RUN(n, layer_run, &c);
+            }
+}
+
 TEST(bad_layers_are_refused) {
     cdp_mesh *two, *m;
     cdp_tp *tp;
@@ -571,6 +603,16 @@ TEST(bad_layers_are_refused) {
     cdp_place p = {.kind = CDP_PLACE_PARTIAL};
     d.output = &p;
     REFUSED(CDP_ERR_INVALID, "output is PARTIAL", cdp_tp_create(&d, &tp));
+    d.output = NULL;
+    d.input = &p;
+    d.embedding = true;
+    REFUSED(CDP_ERR_INVALID, "ids are no sum", cdp_tp_create(&d, &tp));
+    d.embedding = false;
+    p.op = CDP_REDUCE_MAX;
+    REFUSED(CDP_ERR_UNSUPPORTED, "no linear gradient", cdp_tp_create(&d, &tp));
+    d.input = NULL;
+    d.output = &p;
+    p.op = CDP_REDUCE_DEFAULT;
     p.kind = CDP_PLACE_SHARD;
     p.dim = 2;
     REFUSED(CDP_ERR_INVALID, "shards dimension 2", cdp_tp_create(&d, &tp));
@@ -1480,6 +1522,7 @@ int main(int argc, char **argv) {
         {"counts_by_label", counts_by_label, 20},
         {"operations_have_names", operations_have_names, 20},
         {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},
+        {"layers_of_a_sum_equal_one_process", layers_of_a_sum_equal_one_process, 60},
         {"bad_layers_are_refused", bad_layers_are_refused, 10},
         {"different_layers_are_told", different_layers_are_told, 60},
         {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
