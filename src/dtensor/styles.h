@@ -62,6 +62,9 @@ CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
         return cdp__dt_tp_wrong("in_features of a table must fit an i32 id");
     if (d->output && d->output->kind == CDP_PLACE_PARTIAL)
         return cdp__dt_tp_wrong("output is PARTIAL; use R, or S0 to keep some of the rows");
+    if (d->grad_x_partial
+        && (d->style != CDP_TP_COLUMN || (d->input && d->input->kind != CDP_PLACE_REPLICATE)))
+        return cdp__dt_tp_wrong("grad_x_partial is for COLUMN with a replicated input");
     if (d->embedding && d->input && d->input->kind == CDP_PLACE_PARTIAL)
         return cdp__dt_tp_wrong("input is PARTIAL, but ids are no sum");
     if (!cdp__dtype_is_float(d->dtype) && d->wire != CDP_DTYPE_DEFAULT)
@@ -125,6 +128,7 @@ CDP__DT cdp_status cdp__dt_tp_edge(
     if (sum) {
         e.grad_in = *to;
         e.grad_in.place[0] = cdp__dt_sum_of(CDP_REDUCE_SUM);
+        if (tp->desc.grad_x_partial) e.grad_out = e.grad_in;
     }
     return cdp_edge_create(&e, out);
 }

@@ -51,6 +51,10 @@ typedef struct cdp_tp_desc {
     cdp_dtype wire;    /* floats travel as this dtype (default: as they are) */
     bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
     bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
+    /* COLUMN whose x is replicated: grad_x is what this rank adds to the gradient, not the sum over
+       the ranks. So layers that share x (q, k, v; gate, up) share its gather and that sum: add
+       their grad_x, then call the backward of the edge that made x, whose grad_in is PARTIAL */
+    bool grad_x_partial;
     cdp_blas blas;
 } cdp_tp_desc;
 

@@ -583,6 +583,86 @@ TEST(layers_of_a_sum_equal_one_process) {
             }
 }
 
+/* Two layers that share the gather of x and the sum of its gradient, beside two that do not. */
+static void shared_gather_run(cdp_group *g, void *arg) {
+    static const uint64_t outs[2] = {6, 5};
+    enum {
+        ROWS = 7,
+        IN = 4
+    };
+    const cdp_place rows = {.kind = CDP_PLACE_SHARD};
+    cdp_mesh *m = line_of(g);
+    cdp_tp *own[2], *sharing[2];
+    cdp_edge *gather;
+    int64_t whole[64], x[64], full[64], w[64], dy[64], y[2][64], dw[2][64], dx[3][64], sum[64];
+    (void)arg;
+    for (uint32_t k = 0; k < 2; ++k) {
+        cdp_tp_desc d = {.mesh = m, .rows = ROWS, .in_features = IN, .out_features = outs[k]};
+        d.dtype = CDP_DTYPE_I64;
+        d.grad_x_partial = true;
+        OK(cdp_tp_create(&d, &sharing[k]));
+        d.grad_x_partial = false;
+        d.input = &rows;
+        OK(cdp_tp_create(&d, &own[k]));
+    }
+    cdp_edge_desc e = {.from = cdp_tp_layouts_of(own[0])->x, .to = cdp_tp_layouts_of(own[0])->used};
+    e.grad_in = e.to;
+    e.grad_in.place[0].kind = CDP_PLACE_PARTIAL;
+    OK(cdp_edge_create(&e, &gather));
+    whole_of(1, ROWS * IN, whole);
+    piece_of(&e.from, whole, x);
+    memset(sum, 0, sizeof sum);
+    memset(dw, 0, sizeof dw);
+    OK(cdp_count_begin(m, "shared"));
+    OK(cdp_edge_forward(gather, x, full));
+    for (uint32_t k = 0; k < 2; ++k) {
+        const cdp_tp_layouts *l = cdp_tp_layouts_of(sharing[k]);
+        whole_of(2 + k, IN * outs[k], whole);
+        piece_of(&l->weight, whole, w);
+        whole_of(4 + k, ROWS * outs[k], whole);
+        piece_of(&l->y, whole, dy);
+        OK(cdp_tp_forward(sharing[k], full, w, NULL, y[0]));
+        OK(cdp_tp_backward(sharing[k], full, w, dy, dx[2], dw[0], NULL));
+        for (uint32_t i = 0; i < ROWS * IN; ++i)
+            sum[i] += dx[2][i];
+    }
+    OK(cdp_edge_backward(gather, sum, dx[2]));
+    const uint64_t messages = cdp_size(g) > 1;
+    uint64_t calls[2] = {0, 0};
+    for (uint32_t i = 0; i < CDP_COLL_COUNT; ++i) {
+        calls[0] += cdp_counts(m, "shared", false).calls[i];
+        calls[1] += cdp_counts(m, "shared", true).calls[i];
+    }
+    T_EQ(messages, calls[0]);
+    T_EQ(messages, calls[1]);
+    cdp_count_end(m);
+    memset(dw, 0, sizeof dw);
+    for (uint32_t k = 0; k < 2; ++k) {
+        const cdp_tp_layouts *l = cdp_tp_layouts_of(own[k]);
+        whole_of(2 + k, IN * outs[k], whole);
+        piece_of(&l->weight, whole, w);
+        whole_of(4 + k, ROWS * outs[k], whole);
+        piece_of(&l->y, whole, dy);
+        OK(cdp_tp_forward(own[k], x, w, NULL, y[1]));
+        OK(cdp_tp_backward(own[k], x, w, dy, dx[k], dw[1], NULL));
+    }
+    const uint64_t ny = cdp_layout_box(&cdp_tp_layouts_of(own[1])->y, NULL, NULL);
+    T(memcmp(y[0], y[1], ny * sizeof **y) == 0); /* of the second layer */
+    for (uint64_t i = 0; i < cdp_layout_box(&e.from, NULL, NULL); ++i)
+        T(dx[2][i] == dx[0][i] + dx[1][i]);
+    for (uint32_t k = 0; k < 2; ++k) {
+        cdp_tp_destroy(own[k]);
+        cdp_tp_destroy(sharing[k]);
+    }
+    cdp_edge_destroy(gather);
+    cdp_mesh_destroy(m);
+}
+
+TEST(layers_share_a_gather_and_a_sum) {
+    for (uint32_t n = 1; n <= 4; ++n)
+        RUN(n, shared_gather_run, NULL);
+}
+
 TEST(bad_layers_are_refused) {
     cdp_mesh *two, *m;
     cdp_tp *tp;
@@ -610,7 +690,13 @@ TEST(bad_layers_are_refused) {
     d.embedding = false;
     p.op = CDP_REDUCE_MAX;
     REFUSED(CDP_ERR_UNSUPPORTED, "no linear gradient", cdp_tp_create(&d, &tp));
+    d.grad_x_partial = true;
+    REFUSED(CDP_ERR_INVALID, "with a replicated input", cdp_tp_create(&d, &tp));
     d.input = NULL;
+    d.style = CDP_TP_ROW;
+    REFUSED(CDP_ERR_INVALID, "with a replicated input", cdp_tp_create(&d, &tp));
+    d.style = CDP_TP_COLUMN;
+    d.grad_x_partial = false;
     d.output = &p;
     p.op = CDP_REDUCE_DEFAULT;
     p.kind = CDP_PLACE_SHARD;
@@ -1523,6 +1609,7 @@ int main(int argc, char **argv) {
         {"operations_have_names", operations_have_names, 20},
         {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},
         {"layers_of_a_sum_equal_one_process", layers_of_a_sum_equal_one_process, 60},
+        {"layers_share_a_gather_and_a_sum", layers_share_a_gather_and_a_sum, 30},
         {"bad_layers_are_refused", bad_layers_are_refused, 10},
         {"different_layers_are_told", different_layers_are_told, 60},
         {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
