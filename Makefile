@@ -264,6 +264,7 @@ SUITES = \
     'mem_interop|120|bash tests/mem/interop.sh' \
     'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
     'help|120|bash tests/help.sh' \
+    'porting|60|bash tests/porting.sh' \
     'examples|600|MORE=$(MORE) bash tests/run_examples.sh'
 
 STARTED := $(shell date +%s)

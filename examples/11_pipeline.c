@@ -542,7 +542,7 @@ int main(int argc, char **argv) {
     if (help(argc, argv,
             "11_pipeline: a transformer in stages, one on each rank, beside the same in one "
             "process.\n"
-            "usage: cdprun -n 4 ./pipeline [--steps N] [--micro N] [--layers N] [--width N] "
+            "usage: [cdprun -n 4] ./pipeline [--steps N] [--micro N] [--layers N] [--width N] "
             "[TEXT]"))
         return 0;
     char *path = NULL;
