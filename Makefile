@@ -265,6 +265,7 @@ SUITES = \
     'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
     'help|120|bash tests/help.sh' \
     'porting|60|bash tests/porting.sh' \
+    'freestanding|60|bash tests/freestanding.sh' \
     'examples|600|MORE=$(MORE) bash tests/run_examples.sh'
 
 STARTED := $(shell date +%s)

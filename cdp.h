@@ -8389,8 +8389,13 @@ CDP_API cdp_status cdp_error_record(const char *path, const char *message) {
 }
 
 CDP_API cdp_status cdp_error_record_from_env(const char *message) {
+#ifdef CDP_NO_OS /* no environment, either */
+    (void)message;
+    return CDP_OK;
+#else
     const char *path = getenv("TORCHELASTIC_ERROR_FILE");
     return path && *path ? cdp_error_record(path, message) : CDP_OK;
+#endif
 }
 
 /* ---- >>os/loop: sockets and timers in one place ---------------------------------------------- */
