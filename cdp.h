@@ -3392,8 +3392,9 @@ inline cdp_status cdp_start_after(
 
 #endif /* CDP_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)            \
-    || defined(CDP_DTENSOR_IMPLEMENTATION) || defined(CDP_FSDP_IMPLEMENTATION)) \
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)           \
+    || defined(CDP_DTENSOR_IMPLEMENTATION) || defined(CDP_FSDP_IMPLEMENTATION) \
+    || defined(CDP_PIPELINE_IMPLEMENTATION))                                   \
     && !defined(CDP__SHARED_IMPL_INCLUDED)
 #define CDP__SHARED_IMPL_INCLUDED
 

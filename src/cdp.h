@@ -405,8 +405,9 @@ extern "C" {
 
 #endif /* CDP_INCLUDED */
 
-#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)            \
-    || defined(CDP_DTENSOR_IMPLEMENTATION) || defined(CDP_FSDP_IMPLEMENTATION)) \
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION)           \
+    || defined(CDP_DTENSOR_IMPLEMENTATION) || defined(CDP_FSDP_IMPLEMENTATION) \
+    || defined(CDP_PIPELINE_IMPLEMENTATION))                                   \
     && !defined(CDP__SHARED_IMPL_INCLUDED)
 #define CDP__SHARED_IMPL_INCLUDED
 

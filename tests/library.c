@@ -13,3 +13,4 @@
 #include "cdp_checkpoint.h"
 #include "cdp_mem.h"
 #include "cdp_fsdp.h"
+#include "cdp_pipeline.h"

@@ -1,0 +1,1576 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
+/*  cdp_pipeline.h - layers over ranks, micro-batches in flight - v0.3.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        A model that is too deep for one rank is cut into stages, and a batch into micro-batches. A
+        schedule says what each rank does in which order. Here a schedule is data: a table with a
+        row for each action. It is checked before anything runs: every stage has each micro-batch
+        once, forward and backward; no order of the ranks waits in a circle; the bubble, the
+        memory and the messages of a step are known on paper.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_pipeline.h"       which needs cdp.h alone
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_pipeline.h"
+        #include <stdio.h>
+        int main(void) {
+            static cdp_schedule_desc desc;
+            cdp_pipe_cost cost[8] = {{10, 12, 8, 0, 1}};    // forward, backward of input, of
+            cdp_pipe_preview p;                             // weights, -, a message: all in us
+            cdp_schedule *s;
+            for (int i = 1; i < 8; ++i) cost[i] = cost[0];
+            desc.kind = CDP_PIPE_ZERO_BUBBLE;
+            desc.ranks = 4;
+            desc.stages_per_rank = 2;                       // stages 0 to 7
+            desc.micros = 16;
+            if (cdp_schedule_create(&desc, &s) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_schedule_preview(s, cost, false, &p) != CDP_OK)
+                return cdp_print_error(stderr);
+            printf("a step takes %g us, %g %% more than its work; at most %u activations\n",
+                p.step_us, 100 * p.bubble, p.peak);
+            cdp_schedule_destroy(s);
+            return 0;
+        }
+        gcc -O2 paper.c -o paper -pthread -lm
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_pipeline.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        take a schedule by its name                        cdp_schedule_create, .kind
+        bring one of my own                                .csv (as PyTorch writes it), or .rows
+        know what is wrong with it                         the error's text: the first wrong row
+        know what a step costs                             cdp_schedule_preview
+        know who holds how many activations                cdp_schedule_peak
+        know whether blocking sends would hang             cdp_schedule_deadlock
+        see what a rank does                               cdp_schedule_rows, cdp_schedule_text
+
+    COMING FROM PyTorch's torch.distributed.pipelining
+        ScheduleGPipe                          CDP_PIPE_GPIPE
+        Schedule1F1B                           CDP_PIPE_1F1B
+        ScheduleInterleaved1F1B                CDP_PIPE_INTERLEAVED
+        ScheduleLoopedBFS                      CDP_PIPE_BFS
+        ScheduleInterleavedZeroBubble          CDP_PIPE_ZERO_BUBBLE
+        ScheduleZBVZeroBubble                  CDP_PIPE_ZBV
+        ScheduleDualPipeV                      CDP_PIPE_DUALPIPEV
+        _load_csv(file, "compute_only")        .csv; "compute_comms" is read, too
+        _dump_csv                              cdp_schedule_text
+
+    SCHEDULES
+        p ranks, v stages on each, m micro-batches; F, I, W: times of one stage (forward, backward
+        of the input, of the weights), B = I + W; equal stages, messages that cost nothing. What a
+        step takes longer than the work of a rank, and the most activations (stages x micro-batches)
+        that rank r holds; q = m / max(1, m / p), each division rounded down:
+            1F1B         (p-1)(F+B)                            min(m, p-r)
+            GPIPE        (p-1)(F+B)                            m
+            INTERLEAVED  (p-1 + (v-1) max(0, p-m)) (F+B)       min((v-1)q + 2(p-1-r) + 1, mv)
+            BFS          the same                              mv
+            ZERO_BUBBLE  (p-1)(F+I-W), if W <= F, W <= I and m >= p
+                                                               min((v-1)q + p-1-r, mv) + 1 + r, at
+                                                               most mv
+            ZBV          (p-1) max(I, 2(I-W)), if W <= F <= I and m >= 2p-1
+                                                               2p
+            DUALPIPEV    (p-1)(3F-W), if W <= F = I and a pair costs F + B
+                                                               2p+1
+        Steady 1F1B has no slack: a message that takes time delays each round of p micro-batches.
+        `ahead` forwards more hide it, for as many activations more.
+
+    CONFIGURATION
+        CDP_PIPELINE_IMPLEMENTATION  this header alone; cdp.h is implemented elsewhere
+        The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
+
+    THREADS
+        A schedule does not change: any thread may use it. Destroying it is for one thread alone.
+
+    MEMORY
+        From the os of the desc. A schedule: 8 bytes for each row, 4 for each stage. Checking it,
+        and each preview, take 18 bytes for each micro-batch of a stage and 16 for each row
+        meanwhile; buffers of cdp_schedule_deadlock() 4 for each pair of ranks.
+
+    ERRORS
+        INVALID, UNSUPPORTED, NOMEM: nothing was done. UNSUPPORTED says which sizes a kind has.
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+
+/* Joined from src/cdp_pipeline.h and what it includes: change that, then `make headers`. */
+#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_PIPELINE_IMPLEMENTATION)
+#include "cdp.h"
+#endif
+
+#ifndef CDP_PIPELINE_INCLUDED
+#define CDP_PIPELINE_INCLUDED
+
+#define CDP_PIPELINE_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#if CDP_PIPELINE_VERSION != CDP_VERSION
+#error "cdp_pipeline.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>pipeline/schedule_api: schedules of a pipeline: tables that are checked before they run  */
+
+/* What a rank does with one micro-batch of one stage. */
+typedef enum cdp_act_kind {
+    CDP_ACT_F = 1, /* forward */
+    CDP_ACT_B,     /* backward, whole: gradients of the input and of the weights */
+    CDP_ACT_I,     /* backward, gradient of the input alone */
+    CDP_ACT_W      /* backward, gradients of the weights alone; after its I */
+} cdp_act_kind;
+
+/* A row of a schedule. Sends, receives, unsharding and reductions follow from the rows. */
+typedef struct cdp_act {
+    uint8_t kind;   /* of cdp_act_kind */
+    bool pair;      /* the program may overlap it with the next row: one is F, the other B or I */
+    uint16_t stage; /* of all stages */
+    uint32_t micro; /* micro-batch */
+} cdp_act;
+
+/* p ranks, v stages on each of them, m micro-batches. Stages lie in a loop (stage s on rank
+   s mod p), those of ZBV and DUALPIPEV in a V (up the ranks, and down again). */
+typedef enum cdp_pipe_kind {
+    CDP_PIPE_1F1B = 0,    /* v = 1 */
+    CDP_PIPE_GPIPE,       /* v = 1 */
+    CDP_PIPE_INTERLEAVED, /* 1F1B; max(1, m / p) must divide m */
+    CDP_PIPE_BFS,         /* looped breadth-first */
+    CDP_PIPE_ZERO_BUBBLE, /* interleaved, backward is split; v = 1: ZB-H1 */
+    CDP_PIPE_ZBV,         /* v = 2; backward is split */
+    CDP_PIPE_DUALPIPEV,   /* v = 2, m >= 2 p */
+    CDP_PIPE_EVAL         /* forward only, breadth-first */
+} cdp_pipe_kind;
+
+typedef struct cdp_schedule cdp_schedule;
+
+/* One of the built-in kinds; or text; or rows of the program's own. */
+typedef struct cdp_schedule_desc {
+    cdp_pipe_kind kind;
+    uint32_t ranks;           /* p */
+    uint32_t stages_per_rank; /* v (default: 1; ZBV, DUALPIPEV: 2) */
+    uint32_t micros;          /* m */
+    /* 1F1B: so many more forwards before the first backward, at most one for each rank behind;
+       they hide the time of messages and keep more activations (default: none) */
+    uint32_t ahead;
+    /* In place of kind: text as PyTorch's schedules have it, a line for each rank, an action in
+       each cell: "0F0,0F1,0B0", a pair "(4F3;2B1)OVERLAP_F_B". Empty cells are idle. Actions of
+       communication (1UNSHARD, 3SEND_F1 and the like) are read over: they follow from the others.
+       `ranks` and `micros`: what it must have (default: whatever it has). */
+    const char *csv;
+    /* In place of kind: rows[r][0 .. row_counts[r] - 1] are what rank r does in this order; read
+       and copied. `ranks` is required. */
+    const cdp_act *const *rows;
+    const uint32_t *row_counts;
+    /* With csv or rows: stage s lies on rank place[s], `stages` of them (default: where its first
+       action is). The rows of a built-in kind follow the place that it has. */
+    const uint32_t *place;
+    uint32_t stages;
+    const cdp_os *os; /* whose memory it lies in (default: cdp_os_default()) */
+} cdp_schedule_desc;
+
+/* What a schedule has. */
+typedef struct cdp_schedule_info {
+    uint32_t ranks, stages, micros;
+    bool forward_only;
+    bool split; /* there are rows I and W */
+    uint64_t rows;
+} cdp_schedule_info;
+
+/* Make a schedule and prove that it ends: each stage lies on one rank and has each micro-batch
+   once, forward and then backward (B, or I and then W); and no row waits for itself in the end,
+   whatever the ranks' speeds. Local, no rank is asked. Errors: INVALID: the text names the first
+   wrong row by rank, number (from 0) and action, or, for ranks that wait in a circle, the row at
+   which each of them waits; NOMEM; UNSUPPORTED (sizes that the kind does not have, and which it
+   has). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_create(
+    const cdp_schedule_desc *desc, cdp_schedule **out);
+
+/* NULL is allowed. */
+CDP_API void cdp_schedule_destroy(cdp_schedule *schedule);
+
+/* All zeros for NULL. */
+CDP_API cdp_schedule_info cdp_schedule_info_of(const cdp_schedule *schedule);
+
+/* How many rows a rank has; *acts (NULL is allowed) are these rows, the schedule's. 0: no such
+   rank. */
+CDP_API uint32_t cdp_schedule_rows(
+    const cdp_schedule *schedule, uint32_t rank, const cdp_act **acts);
+
+/* The rank on which a stage lies; UINT32_MAX: no such stage. */
+CDP_API uint32_t cdp_schedule_rank_of(const cdp_schedule *schedule, uint32_t stage);
+
+/* Most activations that a rank holds at one time, counted in stages x micro-batches: from F to B
+   or W (forward only: 1, or 0 without a row). 0: no such rank. */
+CDP_API uint32_t cdp_schedule_peak(const cdp_schedule *schedule, uint32_t rank);
+
+/* What one stage costs for a micro-batch, in microseconds or any other unit. B takes i + w. */
+typedef struct cdp_pipe_cost {
+    double f_us, i_us, w_us;
+    double pair_us;    /* an F of this stage overlapped with a backward (default: their sum) */
+    double message_us; /* from when the stage has computed until another rank has its result */
+} cdp_pipe_cost;
+
+typedef struct cdp_pipe_preview {
+    double step_us;     /* from the first row until the last one has ended */
+    double work_us;     /* of the rank that computes most */
+    double bubble_us;   /* step - work */
+    double rank_us;     /* most time that a rank waits between its first row and its last one */
+    double bubble;      /* bubble / work */
+    uint32_t peak;      /* most activations that a rank holds, see cdp_schedule_peak() */
+    uint32_t peak_rank; /* the first rank that holds so many */
+    uint32_t messages;  /* of all ranks in a step */
+    /* most messages for one rank that are sent and not yet used, at any speeds of the ranks */
+    uint32_t slots;
+} cdp_pipe_preview;
+
+/* Run a schedule on paper: each rank does its rows in their order, each as soon as what it needs
+   is there. each_stage[s]: what stage s costs. `early`: B hands on the gradient of its input
+   before it computes those of the weights. Local. Errors: INVALID (NULL; a time that is negative
+   or no number), NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
+    const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out);
+
+/* How messages travel, for cdp_schedule_deadlock(). */
+typedef struct cdp_pipe_wire {
+    bool blocking;    /* a rank stops at a send until its message is received or buffered */
+    uint32_t ahead;   /* receives are posted so many rows early (default: at their use) */
+    uint32_t buffers; /* so many messages from one rank to another may wait for their receives */
+} cdp_pipe_wire;
+
+/* Does a program that sends and receives like this end? CDP_OK: yes, at any speeds of the ranks.
+   STATE: it does not; the text says at which row each rank waits. Sends that do not block always
+   end. Other errors: INVALID (NULL), NOMEM. Local. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_deadlock(
+    const cdp_schedule *schedule, const cdp_pipe_wire *wire);
+
+/* What cdp_schedule_text() writes. */
+typedef enum cdp_pipe_text {
+    CDP_PIPE_CSV = 0, /* a line for each rank, as .csv of cdp_schedule_desc has it */
+    /* with the sends, receives, unsharding, resharding and reductions that follow */
+    CDP_PIPE_CSV_ALL
+} cdp_pipe_text;
+
+/* Writes at most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length
+   of the whole text without the zero; 0 for NULL. */
+CDP_API uint64_t cdp_schedule_text(
+    const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+/* ---- >>pipeline/cxx_api: descs by reference in C++ ------------------------------------------- */
+
+#ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
+inline cdp_status cdp_schedule_create(const cdp_schedule_desc &desc, cdp_schedule **out) {
+    return cdp_schedule_create(&desc, out);
+}
+inline cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp_pipe_wire &wire) {
+    return cdp_schedule_deadlock(schedule, &wire);
+}
+}
+#endif
+
+#endif /* CDP_PIPELINE_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_PIPELINE_IMPLEMENTATION)) \
+    && !defined(CDP_PIPELINE_IMPL_INCLUDED)
+#define CDP_PIPELINE_IMPL_INCLUDED
+
+/* ---- >>pipeline/table: rows of all ranks (pure) ---------------------------------------------- */
+
+/* Knows: who needs what of whom. Promises: no row has more than one message to receive and one to
+   send. */
+
+#define CDP__PIPE_NONE UINT64_MAX
+
+typedef struct cdp__pipe_table {
+    uint32_t ranks, stages, micros;
+    bool forward_only, split;
+    uint32_t *place; /* of each stage */
+    uint64_t *first; /* of each rank, and the number of all */
+    cdp_act *acts;
+} cdp__pipe_table;
+
+/* A micro-batch of a stage, as an index. */
+CDP__PRIVATE uint64_t cdp__pipe_cell(const cdp__pipe_table *t, uint32_t stage, uint32_t micro) {
+    return (uint64_t)stage * t->micros + micro;
+}
+CDP__PRIVATE uint64_t cdp__pipe_cells(const cdp__pipe_table *t) {
+    return (uint64_t)t->stages * t->micros;
+}
+
+/* Does it compute the gradient of the input? */
+CDP__PRIVATE bool cdp__pipe_is_back(const cdp_act *a) {
+    return a->kind == CDP_ACT_B || a->kind == CDP_ACT_I;
+}
+
+/* Are the gradients of the weights complete with it? */
+CDP__PRIVATE bool cdp__pipe_is_last(const cdp_act *a) {
+    return a->kind == CDP_ACT_B || a->kind == CDP_ACT_W;
+}
+
+/* The message of other ranks that a row needs: the cell of the row for what goes forward, behind
+   all of these for a gradient. CDP__PIPE_NONE: none. */
+CDP__PRIVATE uint64_t cdp__pipe_needs(const cdp__pipe_table *t, const cdp_act *a) {
+    const uint32_t here = t->place[a->stage];
+    if (a->kind == CDP_ACT_F && a->stage && t->place[a->stage - 1] != here)
+        return cdp__pipe_cell(t, a->stage, a->micro);
+    if (cdp__pipe_is_back(a) && a->stage + 1u < t->stages && t->place[a->stage + 1] != here)
+        return cdp__pipe_cells(t) + cdp__pipe_cell(t, a->stage, a->micro);
+    return CDP__PIPE_NONE;
+}
+
+/* The message that it sends, by the cell of its receiver. */
+CDP__PRIVATE uint64_t cdp__pipe_gives(const cdp__pipe_table *t, const cdp_act *a) {
+    const uint32_t here = t->place[a->stage];
+    if (a->kind == CDP_ACT_F && a->stage + 1u < t->stages && t->place[a->stage + 1] != here)
+        return cdp__pipe_cell(t, a->stage + 1u, a->micro);
+    if (cdp__pipe_is_back(a) && a->stage && t->place[a->stage - 1] != here)
+        return cdp__pipe_cells(t) + cdp__pipe_cell(t, a->stage - 1u, a->micro);
+    return CDP__PIPE_NONE;
+}
+
+/* The rank that takes a message. */
+CDP__PRIVATE uint32_t cdp__pipe_taker(const cdp__pipe_table *t, uint64_t message) {
+    return t->place[message % cdp__pipe_cells(t) / t->micros];
+}
+
+/* How many rows run as one: 2 for a pair. */
+CDP__PRIVATE uint32_t cdp__pipe_width(const cdp_act *a) {
+    return a->pair ? 2 : 1;
+}
+
+CDP__PRIVATE char cdp__pipe_letter(uint32_t kind) {
+    return kind <= CDP_ACT_W ? "?FBIW"[kind] : '?';
+}
+
+/* Writes "2F0": stage, kind, micro-batch. */
+CDP__PRIVATE void cdp__pipe_add_act(cdp__text *t, const cdp_act *a) {
+    cdp__text_add(t, "%u%c%u", (unsigned)a->stage, cdp__pipe_letter(a->kind), a->micro);
+}
+
+/* "rank 1, row 4 (2B0)" */
+CDP__PRIVATE void cdp__pipe_add_row(
+    cdp__text *why, const cdp__pipe_table *t, uint32_t rank, uint64_t row) {
+    cdp__text_add(why, "rank %u, row %llu", rank, (unsigned long long)row);
+    if (t->first[rank] + row < t->first[rank + 1]) {
+        cdp__text_add(why, " (");
+        cdp__pipe_add_act(why, &t->acts[t->first[rank] + row]);
+        cdp__text_add(why, ")");
+    }
+}
+
+/* ---- >>pipeline/kinds: the rows of built-in schedules (pure) --------------------------------- */
+
+/* Knows: the rule of each kind. Promises: rows depend on sizes alone. */
+
+/* The rows of one rank while they are made. */
+typedef struct cdp__pipe_maker {
+    uint32_t p, v, m, rank;
+    uint32_t ahead;
+    cdp_act *acts;
+    uint64_t count;
+    uint64_t later;                               /* rows before it have had their W */
+    uint32_t forward[2], backward[2], weights[2]; /* the next micro-batch, of the kinds in a V */
+} cdp__pipe_maker;
+
+CDP__PRIVATE bool cdp__pipe_is_v(cdp_pipe_kind kind) {
+    return kind == CDP_PIPE_ZBV || kind == CDP_PIPE_DUALPIPEV;
+}
+
+/* Up the ranks and down again, or always from the first rank on. */
+CDP__PRIVATE uint32_t cdp__pipe_place(cdp_pipe_kind kind, uint32_t p, uint32_t stage) {
+    return cdp__pipe_is_v(kind) && stage / p % 2 ? p - 1 - stage % p : stage % p;
+}
+
+/* At most so many rows for each micro-batch of a stage. */
+CDP__PRIVATE uint32_t cdp__pipe_row_kinds(cdp_pipe_kind kind) {
+    if (kind == CDP_PIPE_EVAL) return 1;
+    return cdp__pipe_is_v(kind) || kind == CDP_PIPE_ZERO_BUBBLE ? 3 : 2;
+}
+
+CDP__PRIVATE void cdp__pipe_put(
+    cdp__pipe_maker *k, cdp_act_kind kind, uint32_t stage, uint32_t micro) {
+    cdp_act *a = &k->acts[k->count];
+    if (micro >= k->m) return; /* ZBV is made for more of them than there may be */
+    a->kind = (uint8_t)kind;
+    a->pair = false;
+    a->stage = (uint16_t)stage;
+    a->micro = micro;
+    ++k->count;
+}
+
+CDP__PRIVATE void cdp__pipe_make_gpipe(cdp__pipe_maker *k) {
+    for (uint32_t i = 0; i < k->m; ++i)
+        cdp__pipe_put(k, CDP_ACT_F, k->rank, i);
+    for (uint32_t i = 0; i < k->m; ++i)
+        cdp__pipe_put(k, CDP_ACT_B, k->rank, i);
+}
+
+CDP__PRIVATE void cdp__pipe_make_1f1b(cdp__pipe_maker *k) {
+    const uint32_t behind = k->p - 1 - k->rank;
+    const uint32_t most = behind + (k->ahead < behind ? k->ahead : behind);
+    const uint32_t warm = k->m < most ? k->m : most;
+    for (uint32_t i = 0; i < warm; ++i)
+        cdp__pipe_put(k, CDP_ACT_F, k->rank, i);
+    for (uint32_t i = 0; i < k->m; ++i) {
+        if (warm + i < k->m) cdp__pipe_put(k, CDP_ACT_F, k->rank, warm + i);
+        cdp__pipe_put(k, CDP_ACT_B, k->rank, i);
+    }
+}
+
+/* How many micro-batches a stage takes before the next stage of the rank has its turn; 0: they
+   cannot be dealt out. */
+CDP__PRIVATE uint32_t cdp__pipe_turn(uint32_t p, uint32_t m) {
+    const uint32_t rounds = m / p ? m / p : 1;
+    return m % rounds ? 0 : m / rounds;
+}
+
+/* Number n of the forwards of this rank, or of its backwards. */
+CDP__PRIVATE void cdp__pipe_put_nth(cdp__pipe_maker *k, cdp_act_kind kind, uint64_t n) {
+    const uint64_t q = cdp__pipe_turn(k->p, k->m);
+    const uint32_t up = (uint32_t)(n / q % k->v);
+    const uint32_t local = kind == CDP_ACT_F ? up : k->v - 1 - up;
+    const uint32_t micro = (uint32_t)(n / (q * k->v) * q + n % q);
+    cdp__pipe_put(k, kind, local * k->p + k->rank, micro);
+}
+
+CDP__PRIVATE void cdp__pipe_make_interleaved(cdp__pipe_maker *k, uint32_t per_hop, bool split) {
+    const uint64_t total = (uint64_t)k->m * k->v, q = cdp__pipe_turn(k->p, k->m);
+    const uint64_t warm =
+        cdp__min((k->v - 1) * q + (uint64_t)per_hop * (k->p - 1 - k->rank), total);
+    uint64_t weights = 0;
+    for (uint64_t n = 0; n < warm; ++n)
+        cdp__pipe_put_nth(k, CDP_ACT_F, n);
+    for (uint64_t n = 0; n < total; ++n) {
+        if (warm + n < total) cdp__pipe_put_nth(k, CDP_ACT_F, warm + n);
+        cdp__pipe_put_nth(k, split ? CDP_ACT_I : CDP_ACT_B, n);
+        if (split && n >= k->rank) cdp__pipe_put_nth(k, CDP_ACT_W, weights++);
+    }
+    while (split && weights < total)
+        cdp__pipe_put_nth(k, CDP_ACT_W, weights++);
+}
+
+CDP__PRIVATE void cdp__pipe_make_bfs(cdp__pipe_maker *k, bool forward_only) {
+    for (uint32_t local = 0; local < k->v; ++local)
+        for (uint32_t i = 0; i < k->m; ++i)
+            cdp__pipe_put(k, CDP_ACT_F, local * k->p + k->rank, i);
+    for (uint32_t local = forward_only ? 0 : k->v; local-- > 0;)
+        for (uint32_t i = k->m; i-- > 0;)
+            cdp__pipe_put(k, CDP_ACT_B, local * k->p + k->rank, i);
+}
+
+/* ---- in a V: this rank has stage 0, on the way up, and stage 1, on the way down ---- */
+
+CDP__PRIVATE uint32_t cdp__pipe_v_stage(const cdp__pipe_maker *k, uint32_t which) {
+    return which ? 2 * k->p - 1 - k->rank : k->rank;
+}
+
+CDP__PRIVATE void cdp__pipe_v_put(cdp__pipe_maker *k, cdp_act_kind kind, uint32_t which) {
+    uint32_t *next = kind == CDP_ACT_F ? &k->forward[which] : &k->backward[which];
+    if (kind == CDP_ACT_W) next = &k->weights[which];
+    cdp__pipe_put(k, kind, cdp__pipe_v_stage(k, which), (*next)++);
+}
+
+/* Forward, and both halves of backward, of a stage. */
+CDP__PRIVATE void cdp__pipe_v_halves(cdp__pipe_maker *k, uint32_t which) {
+    cdp__pipe_v_put(k, CDP_ACT_I, which);
+    cdp__pipe_v_put(k, CDP_ACT_W, which);
+}
+
+CDP__PRIVATE void cdp__pipe_make_zbv(cdp__pipe_maker *k) {
+    const uint32_t p = k->p, r = k->rank, n = k->m > 2 * p - 1 ? k->m : 2 * p - 1;
+    for (uint32_t i = 0; i < 2 * (p - r) - 1; ++i)
+        cdp__pipe_v_put(k, CDP_ACT_F, 0);
+    for (uint32_t i = 0; i < r; ++i) {
+        cdp__pipe_v_put(k, CDP_ACT_F, 1);
+        cdp__pipe_v_put(k, CDP_ACT_F, 0);
+    }
+    for (uint32_t i = 0; i < p - r; ++i) {
+        cdp__pipe_v_put(k, CDP_ACT_F, 1);
+        cdp__pipe_v_halves(k, 1);
+    }
+    while (k->forward[1] < k->forward[0] || k->forward[0] < n) {
+        if (k->forward[0] < n) cdp__pipe_v_put(k, CDP_ACT_F, 0);
+        cdp__pipe_v_halves(k, 0);
+        cdp__pipe_v_put(k, CDP_ACT_F, 1);
+        cdp__pipe_v_halves(k, 1);
+    }
+    for (uint32_t i = 0; i < r; ++i) {
+        cdp__pipe_v_put(k, CDP_ACT_I, 0);
+        cdp__pipe_v_put(k, CDP_ACT_I, 1);
+    }
+    for (uint32_t i = 0; i < p - r; ++i)
+        cdp__pipe_v_halves(k, 0);
+    for (uint32_t which = 2; which-- > 0;)
+        while (k->weights[which] < k->backward[which])
+            cdp__pipe_v_put(k, CDP_ACT_W, which);
+}
+
+/* The W of the first I that has had none, if there is one. */
+CDP__PRIVATE void cdp__pipe_v_weights(cdp__pipe_maker *k) {
+    while (k->later < k->count && k->acts[k->later].kind != CDP_ACT_I)
+        ++k->later;
+    if (k->later == k->count) return;
+    const cdp_act a = k->acts[k->later++];
+    cdp__pipe_put(k, CDP_ACT_W, a.stage, a.micro);
+}
+
+CDP__PRIVATE void cdp__pipe_v_pair(cdp__pipe_maker *k, uint32_t forward, uint32_t backward) {
+    cdp__pipe_v_put(k, CDP_ACT_F, forward);
+    k->acts[k->count - 1].pair = true;
+    cdp__pipe_v_put(k, CDP_ACT_B, backward);
+}
+
+/* DualPipeV's end: backwards of both stages, from the middle on in halves. */
+CDP__PRIVATE void cdp__pipe_v_cool(cdp__pipe_maker *k) {
+    const uint32_t r = k->rank, half = (r + 1) / 2;
+    for (uint32_t i = 0; i < r + 1; ++i) {
+        const bool first = r % 2 ? i >= half : i > half, second = i >= half;
+        cdp__pipe_v_put(k, first ? CDP_ACT_I : CDP_ACT_B, 1);
+        cdp__pipe_v_put(k, second ? CDP_ACT_I : CDP_ACT_B, 0);
+    }
+    for (uint32_t i = 0; i < k->p - r - 1; ++i) {
+        cdp__pipe_v_weights(k);
+        cdp__pipe_v_put(k, CDP_ACT_I, 0);
+    }
+    for (uint32_t i = 0; i < r + 1; ++i)
+        cdp__pipe_v_weights(k);
+}
+
+CDP__PRIVATE void cdp__pipe_make_dualpipev(cdp__pipe_maker *k) {
+    const uint32_t p = k->p, r = k->rank;
+    for (uint32_t i = 0; i < 2 * (p - r - 1); ++i)
+        cdp__pipe_v_put(k, CDP_ACT_F, 0);
+    for (uint32_t i = 0; i < r + 1; ++i) {
+        cdp__pipe_v_put(k, CDP_ACT_F, 0);
+        cdp__pipe_v_put(k, CDP_ACT_F, 1);
+    }
+    for (uint32_t i = 0; i < p - r - 1; ++i) {
+        cdp__pipe_v_put(k, CDP_ACT_I, 1);
+        cdp__pipe_v_weights(k);
+        cdp__pipe_v_put(k, CDP_ACT_F, 1);
+    }
+    for (uint32_t i = 0; i < k->m - 2 * p + r + 1; ++i) {
+        if (i == 0 && r == p - 1) {
+            cdp__pipe_v_put(k, CDP_ACT_F, 0);
+            cdp__pipe_v_put(k, CDP_ACT_B, 1);
+        } else {
+            cdp__pipe_v_pair(k, 0, 1);
+        }
+        cdp__pipe_v_pair(k, 1, 0);
+    }
+    for (uint32_t i = 0; i < p - r - 1; ++i) {
+        cdp__pipe_v_put(k, CDP_ACT_B, 1);
+        cdp__pipe_v_pair(k, 1, 0);
+    }
+    cdp__pipe_v_cool(k);
+}
+
+/* Makes the rows of k->rank at k->acts, and counts them. */
+CDP__PRIVATE void cdp__pipe_make(cdp__pipe_maker *k, cdp_pipe_kind kind) {
+    switch (kind) {
+    case CDP_PIPE_GPIPE: cdp__pipe_make_gpipe(k); break;
+    case CDP_PIPE_INTERLEAVED: cdp__pipe_make_interleaved(k, 2, false); break;
+    case CDP_PIPE_BFS: cdp__pipe_make_bfs(k, false); break;
+    case CDP_PIPE_ZERO_BUBBLE: cdp__pipe_make_interleaved(k, 1, true); break;
+    case CDP_PIPE_ZBV: cdp__pipe_make_zbv(k); break;
+    case CDP_PIPE_DUALPIPEV: cdp__pipe_make_dualpipev(k); break;
+    case CDP_PIPE_EVAL: cdp__pipe_make_bfs(k, true); break;
+    default: cdp__pipe_make_1f1b(k); break;
+    }
+}
+
+/* ---- >>pipeline/rules: is a table complete, and in an order that each rank can keep? (pure) -- */
+
+/* Knows: the rows of a table. Promises: the first wrong row is named. */
+
+/* `seen`: a byte for each cell, with bit k for kind k. */
+
+CDP__PRIVATE bool cdp__pipe_has(uint8_t seen, uint32_t kind) {
+    return seen >> kind & 1;
+}
+
+/* Does row a of a pair go with row b? */
+CDP__PRIVATE bool cdp__pipe_pairs(const cdp_act *a, const cdp_act *b) {
+    return (a->kind == CDP_ACT_F && cdp__pipe_is_back(b))
+        || (cdp__pipe_is_back(a) && b->kind == CDP_ACT_F);
+}
+
+/* Is the row right after those before it? Marks what it does. */
+CDP__PRIVATE const char *cdp__pipe_row_fault(
+    const cdp__pipe_table *t, uint32_t rank, uint64_t row, uint8_t *seen) {
+    const cdp_act *a = &t->acts[row];
+    uint8_t *cell;
+    if (a->kind < CDP_ACT_F || a->kind > CDP_ACT_W) return "this kind of action does not exist";
+    if (a->stage >= t->stages) return "there is no such stage";
+    if (a->micro >= t->micros) return "there is no such micro-batch";
+    if (t->place[a->stage] != rank) return "the stage lies on another rank";
+    cell = &seen[cdp__pipe_cell(t, a->stage, a->micro)];
+    if (cdp__pipe_has(*cell, a->kind)) return "it is there twice";
+    if (cdp__pipe_is_back(a) && !cdp__pipe_has(*cell, CDP_ACT_F))
+        return "it comes before the forward of this stage and micro-batch";
+    if (a->kind == CDP_ACT_W && !cdp__pipe_has(*cell, CDP_ACT_I))
+        return "it comes before the I of this stage and micro-batch";
+    if ((a->kind == CDP_ACT_B && cdp__pipe_has(*cell, CDP_ACT_I))
+        || (a->kind == CDP_ACT_I && cdp__pipe_has(*cell, CDP_ACT_B)))
+        return "a backward is B, or I and W, not both";
+    if (a->pair && (row + 1 == t->first[rank + 1] || a[1].pair || !cdp__pipe_pairs(a, a + 1)))
+        return "a pair is one F and one B or I";
+    *cell = (uint8_t)(*cell | 1u << a->kind);
+    return NULL;
+}
+
+/* What a micro-batch of a stage lacks; NULL: nothing. */
+CDP__PRIVATE const char *cdp__pipe_lacks(uint8_t seen, bool forward_only) {
+    if (!cdp__pipe_has(seen, CDP_ACT_F)) return "no forward";
+    if (forward_only || cdp__pipe_has(seen, CDP_ACT_B)) return NULL;
+    if (!cdp__pipe_has(seen, CDP_ACT_I)) return "a forward and no backward";
+    return cdp__pipe_has(seen, CDP_ACT_W) ? NULL : "an I and no W";
+}
+
+CDP__PRIVATE bool cdp__pipe_complete(
+    const cdp__pipe_table *t, const uint8_t *seen, cdp__text *why) {
+    for (uint32_t s = 0; s < t->stages; ++s) {
+        for (uint32_t i = 0; i < t->micros; ++i) {
+            const char *const lacks =
+                cdp__pipe_lacks(seen[cdp__pipe_cell(t, s, i)], t->forward_only);
+            if (!lacks) continue;
+            cdp__text_add(
+                why, "rank %u: stage %u has %s of micro-batch %u", t->place[s], s, lacks, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Also finds out whether there are backwards, and halves of them. */
+CDP__PRIVATE bool cdp__pipe_valid(cdp__pipe_table *t, uint8_t *seen, cdp__text *why) {
+    t->forward_only = true;
+    t->split = false;
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        for (uint64_t row = t->first[r]; row < t->first[r + 1]; ++row) {
+            const char *const fault = cdp__pipe_row_fault(t, r, row, seen);
+            if (fault) {
+                cdp__pipe_add_row(why, t, r, row - t->first[r]);
+                cdp__text_add(why, ": %s", fault);
+                return false;
+            }
+            if (t->acts[row].kind != CDP_ACT_F) t->forward_only = false;
+            if (t->acts[row].kind == CDP_ACT_I) t->split = true;
+        }
+    }
+    return cdp__pipe_complete(t, seen, why);
+}
+
+/* Most activations of a rank at one time. */
+CDP__PRIVATE uint32_t cdp__pipe_peak(const cdp__pipe_table *t, uint32_t rank) {
+    uint32_t live = 0, top = 0;
+    for (uint64_t row = t->first[rank]; row < t->first[rank + 1]; ++row) {
+        if (t->acts[row].kind == CDP_ACT_F) ++live;
+        if (live > top) top = live;
+        if (cdp__pipe_is_last(&t->acts[row]) || t->forward_only) --live;
+    }
+    return top;
+}
+
+/* ---- >>pipeline/pace: when does each row run, and does each one run at all? (pure) ----------- */
+
+/* Knows: a table that is complete. Promises: every walk ends, since each turn of its loop runs a
+   row or ends it. */
+
+/* ---- with times ---- */
+
+typedef struct cdp__pipe_pace {
+    const cdp__pipe_table *table;
+    const cdp_pipe_cost *cost; /* of each stage; NULL: each row costs nothing */
+    bool early;
+    double *forward, *backward; /* of each cell: when its result is there; below 0: not yet */
+    double *start, *end;        /* of each row; may be NULL */
+    uint64_t *at;               /* of each rank: its next row */
+    double *free;               /* and when it is free */
+} cdp__pipe_pace;
+
+CDP__PRIVATE double cdp__pipe_time(const cdp__pipe_pace *k, const cdp_act *a) {
+    if (!k->cost) return 0;
+    const cdp_pipe_cost *c = &k->cost[a->stage];
+    if (a->kind == CDP_ACT_F) return c->f_us;
+    if (a->kind == CDP_ACT_B) return c->i_us + c->w_us;
+    return a->kind == CDP_ACT_I ? c->i_us : c->w_us;
+}
+
+/* What a row that may be a pair takes. */
+CDP__PRIVATE double cdp__pipe_span(const cdp__pipe_pace *k, const cdp_act *a) {
+    if (!a->pair) return cdp__pipe_time(k, a);
+    const cdp_act *f = a->kind == CDP_ACT_F ? a : a + 1;
+    const double given = k->cost ? k->cost[f->stage].pair_us : 0;
+    return given > 0 ? given : cdp__pipe_time(k, a) + cdp__pipe_time(k, a + 1);
+}
+
+/* The time at which the result of a stage is on the rank of another one. */
+CDP__PRIVATE double cdp__pipe_arrives(
+    const cdp__pipe_pace *k, double done, uint32_t from, uint32_t to) {
+    const bool far = k->table->place[from] != k->table->place[to];
+    return done < 0 || !far || !k->cost ? done : done + k->cost[from].message_us;
+}
+
+/* When what the row needs is there; below 0: not known yet. `other`: the other row of its pair,
+   which may give it. */
+CDP__PRIVATE double cdp__pipe_ready(
+    const cdp__pipe_pace *k, const cdp_act *a, const cdp_act *other) {
+    const cdp__pipe_table *t = k->table;
+    uint32_t stage = a->stage;
+    bool forward = a->kind == CDP_ACT_F;
+    if (a->kind == CDP_ACT_W || (forward && !stage)) return 0; /* its I came before on its rank */
+    if (forward)
+        --stage;
+    else if (stage + 1u < t->stages)
+        ++stage;
+    else
+        forward = true; /* the last stage goes back from its own forward */
+    if (other && other->stage == stage && other->micro == a->micro
+        && (other->kind == CDP_ACT_F) == forward)
+        return 0;
+    return cdp__pipe_arrives(k,
+        (forward ? k->forward : k->backward)[cdp__pipe_cell(t, stage, a->micro)], stage, a->stage);
+}
+
+CDP__PRIVATE void cdp__pipe_ran(cdp__pipe_pace *k, const cdp_act *a, double begin, double end) {
+    const uint64_t cell = cdp__pipe_cell(k->table, a->stage, a->micro);
+    const uint64_t row = (uint64_t)(a - k->table->acts);
+    if (a->kind == CDP_ACT_F) k->forward[cell] = end;
+    if (cdp__pipe_is_back(a)) {
+        const bool early = k->early && a->kind == CDP_ACT_B && k->cost;
+        k->backward[cell] = early ? begin + k->cost[a->stage].i_us : end;
+    }
+    if (k->start) k->start[row] = begin;
+    if (k->end) k->end[row] = end;
+}
+
+/* Runs the next row of a rank, or pair; false if what it needs is not there. */
+CDP__PRIVATE bool cdp__pipe_tick(cdp__pipe_pace *k, uint32_t r) {
+    const cdp__pipe_table *t = k->table;
+    const cdp_act *a = &t->acts[k->at[r]];
+    double begin = k->free[r];
+    for (uint32_t i = 0; i < cdp__pipe_width(a); ++i) {
+        const cdp_act *other = NULL;
+        if (a->pair) other = i ? a : a + 1;
+        const double ready = cdp__pipe_ready(k, a + i, other);
+        if (ready < 0) return false;
+        if (ready > begin) begin = ready;
+    }
+    k->free[r] = begin + cdp__pipe_span(k, a);
+    for (uint32_t i = 0; i < cdp__pipe_width(a); ++i)
+        cdp__pipe_ran(k, a + i, begin, k->free[r]);
+    k->at[r] += cdp__pipe_width(a);
+    return true;
+}
+
+/* Runs all rows; false: some of them wait in a circle, and k->at says which. */
+CDP__PRIVATE bool cdp__pipe_run_rows(cdp__pipe_pace *k) {
+    const cdp__pipe_table *t = k->table;
+    bool moved = true, all = true;
+    for (uint64_t c = 0; c < cdp__pipe_cells(t); ++c)
+        k->forward[c] = k->backward[c] = -1;
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        k->at[r] = t->first[r];
+        k->free[r] = 0;
+    }
+    while (moved) {
+        moved = false;
+        for (uint32_t r = 0; r < t->ranks; ++r)
+            while (k->at[r] < t->first[r + 1] && cdp__pipe_tick(k, r))
+                moved = true;
+    }
+    for (uint32_t r = 0; r < t->ranks; ++r)
+        if (k->at[r] < t->first[r + 1]) all = false;
+    return all;
+}
+
+/* ": rank 0, row 3 (1B0); rank 1, row 2 (0F1)": where each rank waits. */
+CDP__PRIVATE void cdp__pipe_add_waits(
+    cdp__text *why, const cdp__pipe_table *t, const uint64_t *at) {
+    uint32_t n = 0, more = 0;
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        if (at[r] >= t->first[r + 1]) continue;
+        if (n == 8) {
+            ++more;
+            continue;
+        }
+        cdp__text_add(why, n++ ? "; " : ": ");
+        cdp__pipe_add_row(why, t, r, at[r] - t->first[r]);
+    }
+    if (more) cdp__text_add(why, "; and %u more", more);
+}
+
+/* ---- with messages ---- */
+
+enum {
+    CDP__PIPE_POSTED = 1,  /* the receiver waits for it */
+    CDP__PIPE_SENT = 2,    /* and it was sent */
+    CDP__PIPE_BUFFERED = 4 /* it left its sender */
+};
+
+typedef struct cdp__pipe_mail {
+    const cdp__pipe_table *table;
+    cdp_pipe_wire wire;
+    uint8_t *state;     /* of each message */
+    uint32_t *buffered; /* from rank to rank; NULL: none can be */
+    uint64_t *at;       /* of each rank: its next row */
+    uint64_t *posted;   /* of each rank: rows before it have posted their receives */
+    bool *sent;         /* of each rank: its row has sent, and waits */
+    bool moved;         /* something has changed since the last look at all ranks */
+} cdp__pipe_mail;
+
+CDP__PRIVATE uint32_t cdp__pipe_sender(const cdp__pipe_table *t, uint64_t message) {
+    const uint64_t cells = cdp__pipe_cells(t);
+    const uint32_t stage = (uint32_t)(message % cells / t->micros);
+    return t->place[message < cells ? stage - 1 : stage + 1];
+}
+
+CDP__PRIVATE uint32_t *cdp__pipe_buffer(cdp__pipe_mail *k, uint64_t message) {
+    return &k->buffered[(uint64_t)cdp__pipe_sender(k->table, message) * k->table->ranks
+        + cdp__pipe_taker(k->table, message)];
+}
+
+/* Posts the receives of the row of a rank and of those `ahead` of it. */
+CDP__PRIVATE void cdp__pipe_post(cdp__pipe_mail *k, uint32_t r) {
+    const cdp__pipe_table *t = k->table;
+    const uint64_t width = cdp__pipe_width(&t->acts[k->at[r]]);
+    const uint64_t to = cdp__min(k->at[r] + width + k->wire.ahead, t->first[r + 1]);
+    for (; k->posted[r] < to; ++k->posted[r]) {
+        const uint64_t m = cdp__pipe_needs(t, &t->acts[k->posted[r]]);
+        if (m == CDP__PIPE_NONE) continue;
+        if (k->state[m] & CDP__PIPE_BUFFERED) --*cdp__pipe_buffer(k, m);
+        k->state[m] |= CDP__PIPE_POSTED;
+        k->moved = true;
+    }
+}
+
+CDP__PRIVATE void cdp__pipe_send(cdp__pipe_mail *k, uint64_t m) {
+    k->state[m] |= CDP__PIPE_SENT;
+    if (k->state[m] & CDP__PIPE_POSTED || !k->buffered) return;
+    uint32_t *const buffer = cdp__pipe_buffer(k, m);
+    if (*buffer >= k->wire.buffers) return;
+    k->state[m] |= CDP__PIPE_BUFFERED;
+    ++*buffer;
+}
+
+/* Has the sender of a message done its part? */
+CDP__PRIVATE bool cdp__pipe_left(const cdp__pipe_mail *k, uint64_t m) {
+    return (k->state[m] & (CDP__PIPE_POSTED | CDP__PIPE_BUFFERED)) != 0;
+}
+
+/* The next step of a rank: false if it waits. */
+CDP__PRIVATE bool cdp__pipe_mail_step(cdp__pipe_mail *k, uint32_t r) {
+    const cdp__pipe_table *t = k->table;
+    const cdp_act *a = &t->acts[k->at[r]];
+    const uint32_t width = cdp__pipe_width(a);
+    cdp__pipe_post(k, r);
+    for (uint32_t i = 0; i < width && !k->sent[r]; ++i) {
+        const uint64_t m = cdp__pipe_needs(t, a + i);
+        if (m != CDP__PIPE_NONE && !(k->state[m] & CDP__PIPE_SENT)) return false;
+    }
+    for (uint32_t i = 0; i < width && !k->sent[r]; ++i) {
+        const uint64_t m = cdp__pipe_gives(t, a + i);
+        if (m == CDP__PIPE_NONE) continue;
+        cdp__pipe_send(k, m);
+        k->moved = true;
+    }
+    k->sent[r] = true;
+    for (uint32_t i = 0; i < width && k->wire.blocking; ++i) {
+        const uint64_t m = cdp__pipe_gives(t, a + i);
+        if (m != CDP__PIPE_NONE && !cdp__pipe_left(k, m)) return false;
+    }
+    k->sent[r] = false;
+    k->at[r] += width;
+    return true;
+}
+
+/* False: ranks wait for each other. The memory of `k` is all zeros before. */
+CDP__PRIVATE bool cdp__pipe_mail_ends(cdp__pipe_mail *k) {
+    const cdp__pipe_table *t = k->table;
+    bool all = true;
+    for (uint32_t r = 0; r < t->ranks; ++r)
+        k->at[r] = k->posted[r] = t->first[r];
+    for (k->moved = true; k->moved;) {
+        k->moved = false;
+        for (uint32_t r = 0; r < t->ranks; ++r)
+            while (k->at[r] < t->first[r + 1] && cdp__pipe_mail_step(k, r))
+                k->moved = true;
+    }
+    for (uint32_t r = 0; r < t->ranks; ++r)
+        if (k->at[r] < t->first[r + 1]) all = false;
+    return all;
+}
+
+/* One row of a rank, where messages are only counted; false if what it needs is not sent. */
+CDP__PRIVATE bool cdp__pipe_count_step(
+    const cdp__pipe_table *t, uint8_t *state, uint64_t *at, uint32_t watched, int64_t *waiting) {
+    const cdp_act *a = &t->acts[*at];
+    const uint32_t width = cdp__pipe_width(a);
+    for (uint32_t i = 0; i < width; ++i) {
+        const uint64_t m = cdp__pipe_needs(t, a + i);
+        if (m != CDP__PIPE_NONE && !(state[m] & CDP__PIPE_SENT)) return false;
+    }
+    for (uint32_t i = 0; i < width; ++i) {
+        const uint64_t needs = cdp__pipe_needs(t, a + i), gives = cdp__pipe_gives(t, a + i);
+        if (needs != CDP__PIPE_NONE && cdp__pipe_taker(t, needs) == watched) --*waiting;
+        if (gives == CDP__PIPE_NONE) continue;
+        state[gives] |= CDP__PIPE_SENT;
+        if (cdp__pipe_taker(t, gives) == watched) ++*waiting;
+    }
+    *at += width;
+    return true;
+}
+
+/* Most messages that are sent to a rank and not yet used: it is stopped before each of its rows
+   in turn while all others run on. `state` and `at` are all zeros before. */
+CDP__PRIVATE uint32_t cdp__pipe_slots_of(
+    const cdp__pipe_table *t, uint32_t watched, uint8_t *state, uint64_t *at) {
+    int64_t waiting = 0, top = 0;
+    for (uint32_t r = 0; r < t->ranks; ++r)
+        at[r] = t->first[r];
+    for (;;) {
+        bool moved = true;
+        while (moved) {
+            moved = false;
+            for (uint32_t r = 0; r < t->ranks; ++r)
+                while (r != watched && at[r] < t->first[r + 1]
+                    && cdp__pipe_count_step(t, state, &at[r], watched, &waiting))
+                    moved = true;
+        }
+        if (waiting > top) top = waiting;
+        if (at[watched] == t->first[watched + 1]) return (uint32_t)top;
+        (void)cdp__pipe_count_step(t, state, &at[watched], watched, &waiting);
+    }
+}
+
+/* ---- >>pipeline/csv: schedules as text, in the form of PyTorch's (pure) ---------------------- */
+
+/* Knows: the words of actions. Promises: reading what was written gives the same rows; a word that
+   it does not know is named with its line and cell. */
+
+#include <string.h>
+
+/* ---- reading ---- */
+
+/* A cell of the text, without blanks around it. */
+typedef struct cdp__pipe_cell_text {
+    const char *at, *end;
+} cdp__pipe_cell_text;
+
+/* Takes the cell that begins at *at, and moves *at to the ',' or the end of the line behind it. */
+CDP__PRIVATE cdp__pipe_cell_text cdp__pipe_next_cell(const char **at) {
+    cdp__pipe_cell_text c;
+    c.at = *at;
+    while (**at && **at != ',' && **at != '\n')
+        ++*at;
+    c.end = *at;
+    while (c.at < c.end && (*c.at == ' ' || *c.at == '\t'))
+        ++c.at;
+    while (c.at < c.end && (c.end[-1] == ' ' || c.end[-1] == '\t' || c.end[-1] == '\r'))
+        --c.end;
+    return c;
+}
+
+CDP__PRIVATE bool cdp__pipe_read_number(cdp__pipe_cell_text *c, uint32_t limit, uint32_t *out) {
+    uint64_t value = 0;
+    const char *const from = c->at;
+    while (c->at < c->end && *c->at >= '0' && *c->at <= '9' && value <= limit)
+        value = value * 10 + (uint64_t)(*c->at++ - '0');
+    *out = (uint32_t)value;
+    return c->at > from && value <= limit;
+}
+
+/* Words of communication; all but the first two have a micro-batch or none. */
+CDP__PRIVATE bool cdp__pipe_is_communication(const cdp__pipe_cell_text *c) {
+    static const char *const words[] = {"UNSHARD", "RESHARD", "SEND_F", "RECV_F", "SEND_B",
+        "RECV_B", "WAIT_SEND_F", "WAIT_SEND_B", "REDUCE_GRAD", "WAIT_REDUCE_GRAD"};
+    for (uint32_t i = 0; i < sizeof words / sizeof *words; ++i) {
+        const size_t n = strlen(words[i]);
+        cdp__pipe_cell_text rest = *c;
+        uint32_t micro;
+        if ((size_t)(c->end - c->at) < n || memcmp(c->at, words[i], n) != 0) continue;
+        rest.at += n;
+        if (rest.at == rest.end
+            || (cdp__pipe_read_number(&rest, UINT32_MAX - 1, &micro) && rest.at == rest.end))
+            return true;
+    }
+    return false;
+}
+
+/* Reads "2F0". Returns 1 for an action, 0 for one of communication, -1 for another word. */
+CDP__PRIVATE int32_t cdp__pipe_read_act(cdp__pipe_cell_text *c, cdp_act *out) {
+    uint32_t stage = 0, micro = 0, kind = CDP_ACT_F;
+    if (!cdp__pipe_read_number(c, UINT16_MAX - 1u, &stage)) return -1;
+    if (cdp__pipe_is_communication(c)) {
+        c->at = c->end;
+        return 0;
+    }
+    while (kind <= CDP_ACT_W && (c->at == c->end || *c->at != cdp__pipe_letter(kind)))
+        ++kind;
+    if (kind > CDP_ACT_W) return -1;
+    ++c->at;
+    if (!cdp__pipe_read_number(c, UINT32_MAX - 1, &micro)) return -1;
+    out->kind = (uint8_t)kind;
+    out->pair = false;
+    out->stage = (uint16_t)stage;
+    out->micro = micro;
+    return 1;
+}
+
+/* Reads a cell into at most two rows; returns how many, or -1. */
+CDP__PRIVATE int32_t cdp__pipe_read_cell(cdp__pipe_cell_text c, cdp_act *rows) {
+    static const char end[] = ")OVERLAP_F_B";
+    if (c.at == c.end) return 0;
+    if (*c.at != '(') {
+        const int32_t got = cdp__pipe_read_act(&c, rows);
+        return c.at == c.end ? got : -1;
+    }
+    ++c.at;
+    if (cdp__pipe_read_act(&c, &rows[0]) != 1 || c.at == c.end || *c.at++ != ';') return -1;
+    if (cdp__pipe_read_act(&c, &rows[1]) != 1) return -1;
+    if ((size_t)(c.end - c.at) != sizeof end - 1 || memcmp(c.at, end, sizeof end - 1) != 0)
+        return -1;
+    rows[0].pair = true;
+    return 2;
+}
+
+/* What a text holds. */
+typedef struct cdp__pipe_text_size {
+    uint32_t ranks, stages, micros;
+    uint64_t rows;
+} cdp__pipe_text_size;
+
+/* Counts what a text has; with `acts` it also fills them, and first[0 .. ranks]. False: *why names
+   the word that is wrong. Lines without an action at the end of the text are no ranks. */
+CDP__PRIVATE bool cdp__pipe_read_text(const char *text, cdp__pipe_text_size *size, cdp_act *acts,
+    uint64_t *first, uint32_t ranks, cdp__text *why) {
+    uint32_t line = 0, cell = 0;
+    memset(size, 0, sizeof *size);
+    for (const char *at = text;; ++at) {
+        const cdp__pipe_cell_text c = cdp__pipe_next_cell(&at);
+        cdp_act rows[2];
+        const int32_t n = cdp__pipe_read_cell(c, rows);
+        ++cell;
+        if (n < 0) {
+            cdp__text_add(why, "line %u, cell %u: \"", line + 1, cell);
+            cdp__text_bytes(why, c.at, cdp__min((uint64_t)(c.end - c.at), 40));
+            cdp__text_add(why,
+                "\" is no action; actions look like 2F0, 2B0, 2I0, 2W0, or "
+                "(2F1;3B0)OVERLAP_F_B");
+            return false;
+        }
+        for (int32_t i = 0; i < n; ++i, ++size->rows) {
+            if (acts) acts[size->rows] = rows[i];
+            size->stages = (uint32_t)cdp__max(size->stages, rows[i].stage + 1u);
+            size->micros = (uint32_t)cdp__max(size->micros, (uint64_t)rows[i].micro + 1);
+        }
+        if (n) size->ranks = line + 1;
+        if (acts && line < ranks) first[line + 1] = size->rows;
+        if (!*at) return true;
+        if (*at == ',') continue;
+        ++line;
+        cell = 0;
+    }
+}
+
+/* ---- writing ---- */
+
+CDP__PRIVATE void cdp__pipe_add_word(cdp__text *t, bool *later, uint32_t stage, const char *word) {
+    cdp__text_add(t, *later ? ",%u%s" : "%u%s", stage, word);
+    *later = true;
+}
+
+/* Is the row the first of its stage that needs weights, or the last one? */
+CDP__PRIVATE bool cdp__pipe_edge_row(
+    const cdp__pipe_table *t, uint32_t rank, uint64_t row, bool last) {
+    const uint64_t from = last ? row + 1 : t->first[rank];
+    const uint64_t to = last ? t->first[rank + 1] : row;
+    for (uint64_t i = from; i < to; ++i)
+        if (t->acts[i].stage == t->acts[row].stage) return false;
+    return true;
+}
+
+CDP__PRIVATE void cdp__pipe_add_before(
+    cdp__text *text, const cdp__pipe_table *t, uint32_t rank, uint64_t row, bool *later) {
+    const cdp_act *a = &t->acts[row];
+    if (cdp__pipe_edge_row(t, rank, row, false))
+        cdp__pipe_add_word(text, later, a->stage, "UNSHARD");
+    if (cdp__pipe_needs(t, a) == CDP__PIPE_NONE) return;
+    cdp__pipe_add_word(text, later, a->stage, a->kind == CDP_ACT_F ? "RECV_F" : "RECV_B");
+    cdp__text_add(text, "%u", a->micro);
+}
+
+CDP__PRIVATE void cdp__pipe_add_after(
+    cdp__text *text, const cdp__pipe_table *t, uint32_t rank, uint64_t row, bool *later) {
+    const cdp_act *a = &t->acts[row];
+    if (cdp__pipe_gives(t, a) != CDP__PIPE_NONE) {
+        cdp__pipe_add_word(text, later, a->stage, a->kind == CDP_ACT_F ? "SEND_F" : "SEND_B");
+        cdp__text_add(text, "%u", a->micro);
+    }
+    if (!cdp__pipe_edge_row(t, rank, row, true)) return;
+    cdp__pipe_add_word(text, later, a->stage, "RESHARD");
+    if (!t->forward_only) cdp__pipe_add_word(text, later, a->stage, "REDUCE_GRAD");
+}
+
+/* Writes the rows of a rank from `row` on that run as one; returns how many. */
+CDP__PRIVATE uint32_t cdp__pipe_add_step(cdp__text *text, const cdp_act *a, bool *later) {
+    if (*later) cdp__text_char(text, ',');
+    *later = true;
+    if (!a->pair) {
+        cdp__pipe_add_act(text, a);
+        return 1;
+    }
+    cdp__text_char(text, '(');
+    cdp__pipe_add_act(text, a);
+    cdp__text_char(text, ';');
+    cdp__pipe_add_act(text, a + 1);
+    cdp__text_add(text, ")OVERLAP_F_B");
+    return 2;
+}
+
+CDP__PRIVATE void cdp__pipe_write_text(cdp__text *text, const cdp__pipe_table *t, bool all) {
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        bool later = false;
+        for (uint64_t row = t->first[r]; row < t->first[r + 1];) {
+            const uint32_t width = cdp__pipe_width(&t->acts[row]);
+            for (uint32_t i = 0; all && i < width; ++i)
+                cdp__pipe_add_before(text, t, r, row + i, &later);
+            (void)cdp__pipe_add_step(text, &t->acts[row], &later);
+            for (uint32_t i = 0; all && i < width; ++i)
+                cdp__pipe_add_after(text, t, r, row + i, &later);
+            row += width;
+        }
+        cdp__text_char(text, '\n');
+    }
+    (void)cdp__text_end(text);
+}
+
+/* ---- >>pipeline/schedule: schedules: made, proved and shown ---------------------------------- */
+
+/* Knows: descs and memory. Promises: a schedule that exists is complete and ends. */
+
+#include <string.h>
+
+#define CDP__PIPE_ROWS 0x40000000u /* most rows of a schedule */
+
+struct cdp_schedule {
+    const cdp_os *os;
+    cdp__pipe_table table;
+};
+
+/* Zeroed memory. */
+CDP__PRIVATE void *cdp__pipe_alloc(const cdp_os *os, uint64_t bytes) {
+    void *const p = os->alloc(os->user, bytes ? bytes : 1);
+    if (p) memset(p, 0, (size_t)bytes);
+    return p;
+}
+CDP__PRIVATE void cdp__pipe_free(const cdp_os *os, void *p) {
+    if (p) os->release(os->user, p);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_nomem(const char *call, uint64_t bytes) {
+    return cdp_error_set(
+        CDP_ERR_NOMEM, -1, 0, "%s: out of memory: %llu bytes", call, (unsigned long long)bytes);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_missing(const char *call, const char *what) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, call, what);
+}
+
+/* ---- making one ---- */
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_invalid(const char *why) {
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_schedule_create: %s", why);
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_room(cdp_schedule *s, uint64_t rows) {
+    cdp__pipe_table *t = &s->table;
+    const uint64_t bytes = rows * sizeof *t->acts;
+    t->first = (uint64_t *)cdp__pipe_alloc(s->os, (t->ranks + 1ull) * sizeof *t->first);
+    t->place = (uint32_t *)cdp__pipe_alloc(s->os, (uint64_t)t->stages * sizeof *t->place);
+    t->acts = (cdp_act *)cdp__pipe_alloc(s->os, bytes);
+    if (t->first && t->place && t->acts) return CDP_OK;
+    return cdp__pipe_nomem("cdp_schedule_create", bytes);
+}
+
+/* The sizes that a kind asks for. */
+CDP__PRIVATE cdp_status cdp__pipe_fits(const cdp_schedule_desc *d, uint32_t v) {
+    const uint32_t p = d->ranks, m = d->micros;
+    const char *needs = NULL;
+    if (d->kind < CDP_PIPE_1F1B || d->kind > CDP_PIPE_EVAL)
+        return cdp__pipe_invalid("desc.kind is none of cdp_pipe_kind");
+    if (!p || !m) return cdp__pipe_invalid("desc.ranks and desc.micros must be at least 1");
+    if ((uint64_t)p * v > UINT16_MAX || (uint64_t)p * v * m > CDP__PIPE_ROWS / 3)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_schedule_create: %u ranks x %u stages x %u micro-batches; at most 65535 stages, "
+            "and %u micro-batches of stages",
+            p, v, m, CDP__PIPE_ROWS / 3);
+    if (d->kind <= CDP_PIPE_GPIPE && v != 1)
+        needs = "1F1B and GPipe have one stage on each rank: take INTERLEAVED or BFS";
+    if (cdp__pipe_is_v(d->kind) && v != 2) needs = "ZBV and DualPipeV have 2 stages on each rank";
+    if (d->kind == CDP_PIPE_DUALPIPEV && m < 2 * p)
+        needs = "DualPipeV needs at least 2 micro-batches for each rank";
+    if ((d->kind == CDP_PIPE_INTERLEAVED || d->kind == CDP_PIPE_ZERO_BUBBLE)
+        && !cdp__pipe_turn(p, m))
+        needs = "interleaved schedules need a multiple of micro-batches / ranks, rounded down";
+    if (!needs) return CDP_OK;
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_schedule_create: %s (ranks %u, stages_per_rank %u, micros %u)", needs, p, v, m);
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_built_in(cdp_schedule *s, const cdp_schedule_desc *d) {
+    const uint32_t v = cdp__def(d->stages_per_rank, cdp__pipe_is_v(d->kind) ? 2u : 1u);
+    cdp__pipe_table *t = &s->table;
+    cdp__pipe_maker k;
+    cdp_status st = cdp__pipe_fits(d, v);
+    if (st != CDP_OK) return st;
+    t->ranks = d->ranks;
+    t->stages = d->ranks * v;
+    t->micros = d->micros;
+    st = cdp__pipe_room(s, cdp__pipe_cells(t) * cdp__pipe_row_kinds(d->kind));
+    if (st != CDP_OK) return st;
+    for (uint32_t i = 0; i < t->stages; ++i)
+        t->place[i] = cdp__pipe_place(d->kind, d->ranks, i);
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        memset(&k, 0, sizeof k);
+        k.p = d->ranks;
+        k.v = v;
+        k.m = d->micros;
+        k.ahead = d->ahead;
+        k.rank = r;
+        k.acts = t->acts + t->first[r];
+        cdp__pipe_make(&k, d->kind);
+        t->first[r + 1] = t->first[r] + k.count;
+    }
+    return CDP_OK;
+}
+
+/* A stage lies where its first action is, or where the desc says. */
+CDP__PRIVATE cdp_status cdp__pipe_find_places(cdp__pipe_table *t, const cdp_schedule_desc *d) {
+    for (uint32_t i = 0; i < t->stages; ++i) {
+        t->place[i] = d->place && i < d->stages ? d->place[i] : UINT32_MAX;
+        if (d->place && (i >= d->stages || t->place[i] >= t->ranks))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_schedule_create: desc.place has no rank for stage %u", i);
+    }
+    for (uint32_t r = 0; r < t->ranks; ++r)
+        for (uint64_t i = t->first[r]; i < t->first[r + 1] && !d->place; ++i)
+            if (t->place[t->acts[i].stage] == UINT32_MAX) t->place[t->acts[i].stage] = r;
+    for (uint32_t i = 0; i < t->stages; ++i)
+        if (t->place[i] == UINT32_MAX)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_schedule_create: no rank has an action of stage %u of %u", i, t->stages);
+    return CDP_OK;
+}
+
+/* Takes the sizes of rows of one's own. Nothing as large as the sizes is allocated unless so many
+   rows are there. */
+CDP__PRIVATE cdp_status cdp__pipe_take_sizes(
+    cdp_schedule *s, const cdp_schedule_desc *d, const cdp__pipe_text_size *size) {
+    cdp__pipe_table *t = &s->table;
+    t->ranks = (uint32_t)cdp__max(size->ranks, d->ranks);
+    t->stages = (uint32_t)cdp__max(size->stages, d->place ? d->stages : 0);
+    t->micros = (uint32_t)cdp__max(size->micros, d->micros);
+    if ((d->ranks && size->ranks > d->ranks) || (d->micros && size->micros > d->micros))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_schedule_create: the rows are of %u ranks and %u micro-batches, desc.ranks is %u "
+            "and desc.micros %u",
+            size->ranks, size->micros, d->ranks, d->micros);
+    if (!size->rows) return cdp__pipe_invalid("there is no action");
+    if (size->rows > CDP__PIPE_ROWS || t->ranks > UINT16_MAX)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_schedule_create: %llu rows of %u ranks; at most %u of 65535",
+            (unsigned long long)size->rows, t->ranks, CDP__PIPE_ROWS);
+    if (cdp__pipe_cells(t) > size->rows)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_schedule_create: actions are missing: %llu rows for %u stages and %u "
+            "micro-batches",
+            (unsigned long long)size->rows, t->stages, t->micros);
+    return cdp__pipe_room(s, size->rows);
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_from_text(
+    cdp_schedule *s, const cdp_schedule_desc *d, cdp__text *why) {
+    cdp__pipe_text_size size;
+    cdp__pipe_table *t = &s->table;
+    if (!cdp__pipe_read_text(d->csv, &size, NULL, NULL, 0, why)) return cdp__pipe_invalid(why->at);
+    const cdp_status st = cdp__pipe_take_sizes(s, d, &size);
+    if (st != CDP_OK) return st;
+    (void)cdp__pipe_read_text(d->csv, &size, t->acts, t->first, t->ranks, why);
+    for (uint32_t r = size.ranks; r < t->ranks; ++r)
+        t->first[r + 1] = size.rows;
+    return cdp__pipe_find_places(t, d);
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_from_rows(cdp_schedule *s, const cdp_schedule_desc *d) {
+    cdp__pipe_table *t = &s->table;
+    cdp__pipe_text_size size;
+    memset(&size, 0, sizeof size);
+    size.ranks = d->ranks;
+    if (!d->ranks || !d->row_counts)
+        return cdp__pipe_invalid("desc.rows needs desc.ranks and desc.row_counts");
+    for (uint32_t r = 0; r < d->ranks; ++r) {
+        if (d->row_counts[r] && !d->rows[r])
+            return cdp_error_set(
+                CDP_ERR_INVALID, -1, 0, "cdp_schedule_create: desc.rows[%u] is NULL", r);
+        for (uint32_t i = 0; i < d->row_counts[r]; ++i, ++size.rows) {
+            size.stages = (uint32_t)cdp__max(size.stages, d->rows[r][i].stage + 1u);
+            size.micros = (uint32_t)cdp__max(size.micros,
+                d->rows[r][i].micro == UINT32_MAX ? UINT32_MAX : d->rows[r][i].micro + 1u);
+        }
+    }
+    const cdp_status st = cdp__pipe_take_sizes(s, d, &size);
+    if (st != CDP_OK) return st;
+    for (uint32_t r = 0; r < d->ranks; ++r) {
+        t->first[r + 1] = t->first[r] + d->row_counts[r];
+        if (d->row_counts[r])
+            memcpy(t->acts + t->first[r], d->rows[r], d->row_counts[r] * sizeof *t->acts);
+    }
+    return cdp__pipe_find_places(t, d);
+}
+
+/* ---- proving it ---- */
+
+/* Memory of a walk over a table, in one piece. */
+typedef struct cdp__pipe_walk {
+    void *memory;
+    double *forward, *backward, *start, *end, *free;
+    uint64_t *at, *posted;
+    uint8_t *state;
+    bool *sent;
+} cdp__pipe_walk;
+
+CDP__PRIVATE cdp_status cdp__pipe_walk_open(
+    const cdp_schedule *s, const char *call, cdp__pipe_walk *w) {
+    const cdp__pipe_table *t = &s->table;
+    const uint64_t cells = cdp__pipe_cells(t), rows = t->first[t->ranks], p = t->ranks;
+    const uint64_t bytes = (2 * cells + 2 * rows + p) * sizeof(double) + 2 * p * sizeof(uint64_t)
+        + 2 * cells + p * sizeof(bool);
+    w->memory = cdp__pipe_alloc(s->os, bytes);
+    if (!w->memory) return cdp__pipe_nomem(call, bytes);
+    w->forward = (double *)w->memory;
+    w->backward = w->forward + cells;
+    w->start = w->backward + cells;
+    w->end = w->start + rows;
+    w->free = w->end + rows;
+    w->at = (uint64_t *)(void *)(w->free + p);
+    w->posted = w->at + p;
+    w->state = (uint8_t *)(void *)(w->posted + p);
+    w->sent = (bool *)(void *)(w->state + 2 * cells);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp__pipe_pace cdp__pipe_pace_of(const cdp_schedule *s, const cdp__pipe_walk *w) {
+    cdp__pipe_pace k;
+    memset(&k, 0, sizeof k);
+    k.table = &s->table;
+    k.forward = w->forward;
+    k.backward = w->backward;
+    k.start = w->start;
+    k.end = w->end;
+    k.free = w->free;
+    k.at = w->at;
+    return k;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_prove(cdp_schedule *s, cdp__text *why) {
+    cdp__pipe_walk w;
+    cdp_status st = cdp__pipe_walk_open(s, "cdp_schedule_create", &w);
+    if (st != CDP_OK) return st;
+    if (!cdp__pipe_valid(&s->table, w.state, why)) {
+        st = cdp__pipe_invalid(why->at);
+    } else {
+        cdp__pipe_pace k = cdp__pipe_pace_of(s, &w);
+        if (!cdp__pipe_run_rows(&k)) {
+            cdp__text_add(why, "ranks wait for each other");
+            cdp__pipe_add_waits(why, &s->table, k.at);
+            st = cdp__pipe_invalid(why->at);
+        }
+    }
+    cdp__pipe_free(s->os, w.memory);
+    return st;
+}
+
+CDP_API void cdp_schedule_destroy(cdp_schedule *schedule) {
+    if (!schedule) return;
+    const cdp_os *os = schedule->os;
+    cdp__pipe_free(os, schedule->table.first);
+    cdp__pipe_free(os, schedule->table.place);
+    cdp__pipe_free(os, schedule->table.acts);
+    cdp__pipe_free(os, schedule);
+}
+
+CDP_API cdp_status cdp_schedule_create(const cdp_schedule_desc *desc, cdp_schedule **out) {
+    char room[600];
+    cdp__text why = cdp__text_of(room, sizeof room);
+    cdp_status st;
+    if (out) *out = NULL;
+    if (!desc || !out) return cdp__pipe_missing("cdp_schedule_create", desc ? "out" : "desc");
+    const cdp_os *os = desc->os ? desc->os : cdp_os_default();
+    if (!os) return cdp__pipe_missing("cdp_schedule_create", "desc.os");
+    cdp_schedule *s = (cdp_schedule *)cdp__pipe_alloc(os, sizeof *s);
+    if (!s) return cdp__pipe_nomem("cdp_schedule_create", sizeof *s);
+    s->os = os;
+    if (desc->csv)
+        st = cdp__pipe_from_text(s, desc, &why);
+    else
+        st = desc->rows ? cdp__pipe_from_rows(s, desc) : cdp__pipe_built_in(s, desc);
+    if (st == CDP_OK) st = cdp__pipe_prove(s, &why);
+    if (st == CDP_OK)
+        *out = s;
+    else
+        cdp_schedule_destroy(s);
+    return st;
+}
+
+/* ---- what it says ---- */
+
+CDP_API cdp_schedule_info cdp_schedule_info_of(const cdp_schedule *schedule) {
+    cdp_schedule_info i;
+    memset(&i, 0, sizeof i);
+    if (!schedule) return i;
+    i.ranks = schedule->table.ranks;
+    i.stages = schedule->table.stages;
+    i.micros = schedule->table.micros;
+    i.forward_only = schedule->table.forward_only;
+    i.split = schedule->table.split;
+    i.rows = schedule->table.first[i.ranks];
+    return i;
+}
+
+CDP_API uint32_t cdp_schedule_rows(
+    const cdp_schedule *schedule, uint32_t rank, const cdp_act **acts) {
+    if (acts) *acts = NULL;
+    if (!schedule || rank >= schedule->table.ranks) return 0;
+    const cdp__pipe_table *t = &schedule->table;
+    if (acts) *acts = t->acts + t->first[rank];
+    return (uint32_t)(t->first[rank + 1] - t->first[rank]);
+}
+
+CDP_API uint32_t cdp_schedule_rank_of(const cdp_schedule *schedule, uint32_t stage) {
+    if (!schedule || stage >= schedule->table.stages) return UINT32_MAX;
+    return schedule->table.place[stage];
+}
+
+CDP_API uint32_t cdp_schedule_peak(const cdp_schedule *schedule, uint32_t rank) {
+    if (!schedule || rank >= schedule->table.ranks) return 0;
+    return cdp__pipe_peak(&schedule->table, rank);
+}
+
+CDP_API uint64_t cdp_schedule_text(
+    const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    if (schedule) cdp__pipe_write_text(&t, &schedule->table, what == CDP_PIPE_CSV_ALL);
+    return cdp__text_end(&t);
+}
+
+/* ---- on paper ---- */
+
+CDP__PRIVATE void cdp__pipe_rank_times(const cdp__pipe_pace *k, uint32_t r, cdp_pipe_preview *out) {
+    const cdp__pipe_table *t = k->table;
+    double work = 0;
+    if (t->first[r] == t->first[r + 1]) return;
+    for (uint64_t i = t->first[r]; i < t->first[r + 1]; i += cdp__pipe_width(&t->acts[i]))
+        work += cdp__pipe_span(k, &t->acts[i]);
+    const double last = k->end[t->first[r + 1] - 1];
+    const double waits = last - k->start[t->first[r]] - work;
+    if (work > out->work_us) out->work_us = work;
+    if (last > out->step_us) out->step_us = last;
+    if (waits > out->rank_us) out->rank_us = waits;
+}
+
+CDP__PRIVATE void cdp__pipe_count_messages(
+    const cdp_schedule *s, cdp__pipe_walk *w, cdp_pipe_preview *out) {
+    const cdp__pipe_table *t = &s->table;
+    for (uint64_t i = 0; i < t->first[t->ranks]; ++i)
+        if (cdp__pipe_gives(t, &t->acts[i]) != CDP__PIPE_NONE) ++out->messages;
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        const uint32_t peak = cdp__pipe_peak(t, r);
+        if (peak > out->peak) {
+            out->peak = peak;
+            out->peak_rank = r;
+        }
+        memset(w->state, 0, (size_t)(2 * cdp__pipe_cells(t)));
+        const uint32_t slots = cdp__pipe_slots_of(t, r, w->state, w->at);
+        if (slots > out->slots) out->slots = slots;
+    }
+}
+
+/* Is it a time? */
+CDP__PRIVATE bool cdp__pipe_is_time(double us) {
+    return us >= 0 && us < 1e300;
+}
+
+CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
+    const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out) {
+    cdp__pipe_walk w;
+    if (out) memset(out, 0, sizeof *out);
+    if (!schedule) return cdp__pipe_missing("cdp_schedule_preview", "schedule");
+    if (!each_stage || !out)
+        return cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
+    for (uint32_t s = 0; s < schedule->table.stages; ++s) {
+        const cdp_pipe_cost *c = &each_stage[s];
+        if (!cdp__pipe_is_time(c->f_us) || !cdp__pipe_is_time(c->i_us)
+            || !cdp__pipe_is_time(c->w_us) || !cdp__pipe_is_time(c->pair_us)
+            || !cdp__pipe_is_time(c->message_us))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_schedule_preview: each_stage[%u] has a time that is negative or no number", s);
+    }
+    const cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
+    if (st != CDP_OK) return st;
+    cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
+    k.cost = each_stage;
+    k.early = early;
+    (void)cdp__pipe_run_rows(&k);
+    for (uint32_t r = 0; r < schedule->table.ranks; ++r)
+        cdp__pipe_rank_times(&k, r, out);
+    out->bubble_us = out->step_us - out->work_us;
+    out->bubble = out->work_us > 0 ? out->bubble_us / out->work_us : 0;
+    cdp__pipe_count_messages(schedule, &w, out);
+    cdp__pipe_free(schedule->os, w.memory);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp_pipe_wire *wire) {
+    char room[600];
+    cdp__text why = cdp__text_of(room, sizeof room);
+    cdp__pipe_walk w;
+    cdp__pipe_mail k;
+    if (!schedule || !wire)
+        return cdp__pipe_missing("cdp_schedule_deadlock", schedule ? "wire" : "schedule");
+    cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_deadlock", &w);
+    if (st != CDP_OK) return st;
+    memset(&k, 0, sizeof k);
+    k.table = &schedule->table;
+    k.wire = *wire;
+    k.state = w.state;
+    k.at = w.at;
+    k.posted = w.posted;
+    k.sent = w.sent;
+    if (wire->buffers) {
+        const uint64_t bytes = (uint64_t)schedule->table.ranks * schedule->table.ranks * 4;
+        k.buffered = (uint32_t *)cdp__pipe_alloc(schedule->os, bytes);
+        if (!k.buffered) st = cdp__pipe_nomem("cdp_schedule_deadlock", bytes);
+    }
+    if (st == CDP_OK && !cdp__pipe_mail_ends(&k)) {
+        cdp__pipe_add_waits(&why, &schedule->table, k.at);
+        st = cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_schedule_deadlock: with sends like these ranks wait for each other%s", room);
+    }
+    cdp__pipe_free(schedule->os, k.buffered);
+    cdp__pipe_free(schedule->os, w.memory);
+    return st;
+}
+
+#endif /* CDP_PIPELINE_IMPL_INCLUDED */

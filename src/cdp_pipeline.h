@@ -1,0 +1,133 @@
+/*  cdp_pipeline.h - layers over ranks, micro-batches in flight - v0.3.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        A model that is too deep for one rank is cut into stages, and a batch into micro-batches. A
+        schedule says what each rank does in which order. Here a schedule is data: a table with a
+        row for each action. It is checked before anything runs: every stage has each micro-batch
+        once, forward and backward; no order of the ranks waits in a circle; the bubble, the
+        memory and the messages of a step are known on paper.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_pipeline.h"       which needs cdp.h alone
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_pipeline.h"
+        #include <stdio.h>
+        int main(void) {
+            static cdp_schedule_desc desc;
+            cdp_pipe_cost cost[8] = {{10, 12, 8, 0, 1}};    // forward, backward of input, of
+            cdp_pipe_preview p;                             // weights, -, a message: all in us
+            cdp_schedule *s;
+            for (int i = 1; i < 8; ++i) cost[i] = cost[0];
+            desc.kind = CDP_PIPE_ZERO_BUBBLE;
+            desc.ranks = 4;
+            desc.stages_per_rank = 2;                       // stages 0 to 7
+            desc.micros = 16;
+            if (cdp_schedule_create(&desc, &s) != CDP_OK) return cdp_print_error(stderr);
+            if (cdp_schedule_preview(s, cost, false, &p) != CDP_OK)
+                return cdp_print_error(stderr);
+            printf("a step takes %g us, %g %% more than its work; at most %u activations\n",
+                p.step_us, 100 * p.bubble, p.peak);
+            cdp_schedule_destroy(s);
+            return 0;
+        }
+        gcc -O2 paper.c -o paper -pthread -lm
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_pipeline.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        take a schedule by its name                        cdp_schedule_create, .kind
+        bring one of my own                                .csv (as PyTorch writes it), or .rows
+        know what is wrong with it                         the error's text: the first wrong row
+        know what a step costs                             cdp_schedule_preview
+        know who holds how many activations                cdp_schedule_peak
+        know whether blocking sends would hang             cdp_schedule_deadlock
+        see what a rank does                               cdp_schedule_rows, cdp_schedule_text
+
+    COMING FROM PyTorch's torch.distributed.pipelining
+        ScheduleGPipe                          CDP_PIPE_GPIPE
+        Schedule1F1B                           CDP_PIPE_1F1B
+        ScheduleInterleaved1F1B                CDP_PIPE_INTERLEAVED
+        ScheduleLoopedBFS                      CDP_PIPE_BFS
+        ScheduleInterleavedZeroBubble          CDP_PIPE_ZERO_BUBBLE
+        ScheduleZBVZeroBubble                  CDP_PIPE_ZBV
+        ScheduleDualPipeV                      CDP_PIPE_DUALPIPEV
+        _load_csv(file, "compute_only")        .csv; "compute_comms" is read, too
+        _dump_csv                              cdp_schedule_text
+
+    SCHEDULES
+        p ranks, v stages on each, m micro-batches; F, I, W: times of one stage (forward, backward
+        of the input, of the weights), B = I + W; equal stages, messages that cost nothing. What a
+        step takes longer than the work of a rank, and the most activations (stages x micro-batches)
+        that rank r holds; q = m / max(1, m / p), each division rounded down:
+            1F1B         (p-1)(F+B)                            min(m, p-r)
+            GPIPE        (p-1)(F+B)                            m
+            INTERLEAVED  (p-1 + (v-1) max(0, p-m)) (F+B)       min((v-1)q + 2(p-1-r) + 1, mv)
+            BFS          the same                              mv
+            ZERO_BUBBLE  (p-1)(F+I-W), if W <= F, W <= I and m >= p
+                                                               min((v-1)q + p-1-r, mv) + 1 + r, at
+                                                               most mv
+            ZBV          (p-1) max(I, 2(I-W)), if W <= F <= I and m >= 2p-1
+                                                               2p
+            DUALPIPEV    (p-1)(3F-W), if W <= F = I and a pair costs F + B
+                                                               2p+1
+        Steady 1F1B has no slack: a message that takes time delays each round of p micro-batches.
+        `ahead` forwards more hide it, for as many activations more.
+
+    CONFIGURATION
+        CDP_PIPELINE_IMPLEMENTATION  this header alone; cdp.h is implemented elsewhere
+        The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
+
+    THREADS
+        A schedule does not change: any thread may use it. Destroying it is for one thread alone.
+
+    MEMORY
+        From the os of the desc. A schedule: 8 bytes for each row, 4 for each stage. Checking it,
+        and each preview, take 18 bytes for each micro-batch of a stage and 16 for each row
+        meanwhile; buffers of cdp_schedule_deadlock() 4 for each pair of ranks.
+
+    ERRORS
+        INVALID, UNSUPPORTED, NOMEM: nothing was done. UNSUPPORTED says which sizes a kind has.
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+#include "cdp.h"
+
+#ifndef CDP_PIPELINE_INCLUDED
+#define CDP_PIPELINE_INCLUDED
+
+#define CDP_PIPELINE_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#if CDP_PIPELINE_VERSION != CDP_VERSION
+#error "cdp_pipeline.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "pipeline/schedule_api.h"
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#include "pipeline/cxx_api.h"
+
+#endif /* CDP_PIPELINE_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_PIPELINE_IMPLEMENTATION)) \
+    && !defined(CDP_PIPELINE_IMPL_INCLUDED)
+#define CDP_PIPELINE_IMPL_INCLUDED
+
+#include "pipeline/table.h"
+#include "pipeline/kinds.h"
+#include "pipeline/rules.h"
+#include "pipeline/pace.h"
+#include "pipeline/csv.h"
+#include "pipeline/schedule.h"
+
+#endif /* CDP_PIPELINE_IMPL_INCLUDED */
