@@ -7,7 +7,8 @@
         schedule says what each rank does in which order. Here a schedule is data: a table with a
         row for each action. It is checked before anything runs: every stage has each micro-batch
         once, forward and backward; no order of the ranks waits in a circle; the bubble, the
-        memory and the messages of a step are known on paper.
+        memory and the messages of a step are known on paper. A driver runs any such table:
+        callbacks of the program compute, activations and gradients travel between stages.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
@@ -51,6 +52,11 @@
         know who holds how many activations                cdp_schedule_peak
         know whether blocking sends would hang             cdp_schedule_deadlock
         see what a rank does                               cdp_schedule_rows, cdp_schedule_text
+        run it                                             cdp_pipeline_create, _step
+        run it without blocking                            cdp_pipeline_start, _poll
+        know where to keep a micro-batch's activations     .slot of cdp_pipe_micro
+        know when a stage's gradients are complete         .last of cdp_pipe_micro
+        bring memory of my own for activations             .memory of cdp_pipe_stage
 
     COMING FROM PyTorch's torch.distributed.pipelining
         ScheduleGPipe                          CDP_PIPE_GPIPE
@@ -62,6 +68,13 @@
         ScheduleDualPipeV                      CDP_PIPE_DUALPIPEV
         _load_csv(file, "compute_only")        .csv; "compute_comms" is read, too
         _dump_csv                              cdp_schedule_text
+        PipelineStage(module, ...)             cdp_pipe_stage: callbacks for F, B, I and W
+        schedule.step(x)                       cdp_pipeline_step; callbacks of the first stage have
+                                               the data, those of the last one the loss
+        schedule.eval(x)                       a pipeline of CDP_PIPE_EVAL
+        scale_grads                            none: multiply the loss by 1 / m, or by the share of
+                                               samples, also where the last micro-batch is smaller
+        Differences: shapes are given, not sent, and compared at creation; nothing is pickled.
 
     SCHEDULES
         p ranks, v stages on each, m micro-batches; F, I, W: times of one stage (forward, backward
@@ -82,20 +95,50 @@
         Steady 1F1B has no slack: a message that takes time delays each round of p micro-batches.
         `ahead` forwards more hide it, for as many activations more.
 
+    A STEP
+            cdp_status forward(void *user, const cdp_pipe_micro *m) {
+                // in[], of the stage before (the first stage: data of the program) -> out[]
+            }
+            cdp_status backward(void *user, const cdp_pipe_micro *m) {
+                // grad_out[] (the last stage: of its loss) -> grad_in[], and gradients of weights
+                if (m->last) ...    // of all micro-batches: a data-parallel group may reduce them
+            }
+        Each rank runs its rows in their order: it waits for what a row needs, computes, and starts
+        to send what came out, without waiting for that. Receives start `ahead` rows early, right
+        into the memory of the tensor. So messages travel while rows compute, and no schedule that
+        exists can hang. Messages have tags of their own for each stage and micro-batch. Between
+        two stages of one rank nothing is sent or copied: they see the same memory. The two rows of
+        a pair run one after the other, forward and backward in the order of the table.
+
     CONFIGURATION
         CDP_PIPELINE_IMPLEMENTATION  this header alone; cdp.h is implemented elsewhere
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
 
     THREADS
         A schedule does not change: any thread may use it. Destroying it is for one thread alone.
+        A pipeline belongs to one thread at a time, which also runs its callbacks.
 
     MEMORY
         From the os of the desc. A schedule: 8 bytes for each row, 4 for each stage. Checking it,
         and each preview, take 18 bytes for each micro-batch of a stage and 16 for each row
         meanwhile; buffers of cdp_schedule_deadlock() 4 for each pair of ranks.
+        A pipeline: the tensors of all micro-batches at the borders of this rank's stages, for
+        which the program brings no memory, and gradients of as many; 32 bytes for each tensor of
+        each micro-batch; 32 for each tensor of each row. What a stage keeps between forward and
+        backward is the program's, in cdp_schedule_peak() slots.
 
     ERRORS
         INVALID, UNSUPPORTED, NOMEM: nothing was done. UNSUPPORTED says which sizes a kind has.
+        MISMATCH of cdp_pipeline_create(): ranks have different schedules, or tensors between
+        stages; the text shows the first row that differs. A callback that fails, or a rank that
+        dies, ends the step on all ranks: their errors name the stage, the action and the
+        micro-batch. Of a rank that died nobody knows more than what it has sent: named is the first
+        action that it is not known to have done.
+
+    WHAT IS NOT THERE
+        Reductions of data-parallel copies and tied weights are the program's, in the callbacks,
+        on groups of their own. Nothing travels before a row has ended: a B hands on its gradient
+        as a whole (take I and W). Callbacks have one thread: a pair does not overlap by itself.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -111,6 +154,10 @@
 #define CDP_PIPELINE_VERSION 300 /* major * 10000 + minor * 100 + patch */
 #if CDP_PIPELINE_VERSION != CDP_VERSION
 #error "cdp_pipeline.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#ifdef CDP_NO_MESSAGES
+#error "cdp_pipeline.h needs what CDP_NO_MESSAGES leaves out"
 #endif
 
 #ifdef __cplusplus
@@ -262,6 +309,93 @@ typedef enum cdp_pipe_text {
 CDP_API uint64_t cdp_schedule_text(
     const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room);
 
+/* ---- >>pipeline/driver_api: runs a schedule: callbacks compute, messages travel between stages  */
+
+/* A tensor that goes from a stage to the next one, and its gradient back: the same of each
+   micro-batch. */
+typedef struct cdp_pipe_edge {
+    uint64_t count; /* elements */
+    cdp_dtype dtype;
+} cdp_pipe_edge;
+
+/* Memory of a micro-batch at a stage. */
+typedef enum cdp_pipe_role {
+    CDP_PIPE_IN,       /* what comes from the stage before */
+    CDP_PIPE_OUT,      /* what goes to the next stage */
+    CDP_PIPE_GRAD_OUT, /* the gradient of OUT, from the next stage */
+    CDP_PIPE_GRAD_IN   /* the gradient of IN, to the stage before */
+} cdp_pipe_role;
+
+/* What a callback gets. Arrays have one pointer for each tensor of the edge; the memory stays as it
+   is until the step ends. The callback fills out (forward), or grad_in (backward). */
+typedef struct cdp_pipe_micro {
+    cdp_act_kind kind;
+    uint32_t stage, micro;
+    /* 0 .. cdp_schedule_peak() - 1: no other micro-batch or stage of this rank has it between F and
+       B or W; where the program keeps what backward needs */
+    uint32_t slot;
+    bool first; /* of this stage in the step: its weights are needed from now on */
+    bool last;  /* of this stage in the step: its gradients are complete after it */
+    void *const *in, *const *out, *const *grad_out, *const *grad_in;
+} cdp_pipe_micro;
+
+/* Computes. An error ends the step on all ranks, with the text of cdp_last_error(). It may use
+   other groups, but not the one of the pipeline. */
+typedef cdp_status cdp_pipe_fn(void *user, const cdp_pipe_micro *micro);
+
+typedef struct cdp_pipe_stage {
+    const cdp_pipe_edge *in, *out; /* the first stage has no in, the last one no out */
+    uint32_t in_count, out_count;
+    /* required where the schedule has F, B, I and W */
+    cdp_pipe_fn *forward, *backward, *backward_input, *backward_weights;
+    /* The program's memory for a tensor of a micro-batch, in which messages arrive and from which
+       they leave; asked for once, at creation; each must be one of its own. Between two stages of
+       one rank IN and GRAD_OUT are not asked for: they are the other stage's OUT and GRAD_IN.
+       (default: the pipeline's memory) */
+    void *(*memory)(void *user, cdp_pipe_role role, uint32_t micro, uint32_t tensor);
+    void *user;
+} cdp_pipe_stage;
+
+typedef struct cdp_pipeline_desc {
+    cdp_group *group; /* of as many ranks as the schedule has; must outlive the pipeline */
+    const cdp_schedule *schedule; /* must outlive it, too */
+    const cdp_pipe_stage *stages; /* of this rank, in the order of their numbers; copied */
+    uint32_t stage_count;
+    uint32_t
+        timeout_ms; /* deadline of a step, from its start (default: 600000; CDP_NO_TIMEOUT: none) */
+    uint32_t tag;   /* of its messages: from here on 2 for each micro-batch of each stage */
+    uint32_t ahead; /* receives are started so many rows early (default: 2) */
+} cdp_pipeline_desc;
+
+typedef struct cdp_pipeline cdp_pipeline;
+
+/* Collective over desc->group. Errors: INVALID, NOMEM, UNSUPPORTED (a dtype; tags beyond 31 bits):
+   on this rank, the others get MISMATCH, which names it. MISMATCH: ranks have different schedules
+   (the text shows the first row that differs), or two stages disagree about the tensors between
+   them. After all these the group stays usable. Else the group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_create(
+    const cdp_pipeline_desc *desc, cdp_pipeline **out);
+
+/* Local. Not in a step that has not ended, unless its group has failed or is not used any more:
+   messages may still read the memory. NULL is allowed. */
+CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline);
+
+/* Run the schedule once: all callbacks of this rank, on this thread. Ranks meet only by the
+   messages between stages. The first step allocates records of messages, later ones nothing.
+   Errors: what a callback returned (the text names stage, action and micro-batch, on all ranks);
+   or the group's failure: the text adds for which action this rank waits, and of a rank that is to
+   blame the first action that it is not known to have done. TIMEOUT: the deadline of the step; the
+   group is broken. STATE: a step is being polled. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline);
+
+#ifndef CDP_NO_FRAMES
+/* The same for a program that must not block: start, then poll until it does not return PENDING.
+   Communication advances for at most `budget_us` in a call, and rows run for which all is there:
+   callbacks take their time on top. Errors: as above. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline);
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us);
+#endif
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -271,6 +405,9 @@ CDP_API uint64_t cdp_schedule_text(
 extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_schedule_create(const cdp_schedule_desc &desc, cdp_schedule **out) {
     return cdp_schedule_create(&desc, out);
+}
+inline cdp_status cdp_pipeline_create(const cdp_pipeline_desc &desc, cdp_pipeline **out) {
+    return cdp_pipeline_create(&desc, out);
 }
 inline cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp_pipe_wire &wire) {
     return cdp_schedule_deadlock(schedule, &wire);
@@ -1572,5 +1709,708 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
     cdp__pipe_free(schedule->os, w.memory);
     return st;
 }
+
+/* ---- >>pipeline/places: what is known of other ranks' rows, and where activations are kept (pure)  */
+
+/* Knows: a table. Promises: no two activations that live at one time have one slot. */
+
+/* Gives each F of a rank a slot, and later rows of its stage and micro-batch the same one.
+   of_cell: an entry for each micro-batch of each stage; used: one for each slot, all false. */
+CDP__PRIVATE void cdp__pipe_deal_slots(
+    const cdp__pipe_table *t, uint32_t rank, uint32_t *of_cell, bool *used) {
+    for (uint64_t i = t->first[rank]; i < t->first[rank + 1]; ++i) {
+        const cdp_act *a = &t->acts[i];
+        uint32_t *slot = &of_cell[cdp__pipe_cell(t, a->stage, a->micro)];
+        if (a->kind == CDP_ACT_F) {
+            for (*slot = 0; used[*slot];)
+                ++*slot;
+            used[*slot] = true;
+        }
+        if (cdp__pipe_is_last(a) || t->forward_only) used[*slot] = false;
+    }
+}
+
+/* The row of all rows that sends what the row needs; CDP__PIPE_NONE: it needs no message. */
+CDP__PRIVATE uint64_t cdp__pipe_source(const cdp__pipe_table *t, const cdp_act *a) {
+    const uint64_t m = cdp__pipe_needs(t, a);
+    if (m == CDP__PIPE_NONE) return m;
+    const uint32_t from = t->place[a->kind == CDP_ACT_F ? a->stage - 1u : a->stage + 1u];
+    uint64_t row = t->first[from];
+    while (row < t->first[from + 1] && cdp__pipe_gives(t, &t->acts[row]) != m)
+        ++row;
+    return row;
+}
+
+/* How many rows each rank must have run, if known[r] of each rank r have: raises known[]. */
+CDP__PRIVATE void cdp__pipe_spread_known(const cdp__pipe_table *t, uint64_t *known) {
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t r = 0; r < t->ranks; ++r) {
+            for (uint64_t i = 0; i < known[r]; ++i) {
+                const uint64_t row = cdp__pipe_source(t, &t->acts[t->first[r] + i]);
+                if (row == CDP__PIPE_NONE) continue;
+                const uint32_t from = t->place[t->acts[row].stage];
+                const uint64_t number = row - t->first[from] + 1;
+                if (number <= known[from]) continue;
+                known[from] = number;
+                moved = true;
+            }
+        }
+    }
+}
+
+/* ---- >>pipeline/meet: ranks compare their schedules and the tensors between stages ----------- */
+
+/* Knows: collectives of a group. Promises: all ranks return the same kind of answer, and the group
+   stays usable. */
+
+CDP__PRIVATE uint64_t cdp__pipe_mix(uint64_t h, uint64_t word) {
+    for (uint32_t byte = 0; byte < 8; ++byte)
+        h = (h ^ (word >> 8 * byte & 0xff)) * 0x100000001b3u;
+    return h;
+}
+
+CDP__PRIVATE uint64_t cdp__pipe_packed(const cdp_act *a) {
+    return (uint64_t)a->kind | (uint64_t)a->pair << 8 | (uint64_t)a->stage << 16
+        | (uint64_t)a->micro << 32;
+}
+
+CDP__PRIVATE cdp_act cdp__pipe_unpacked(uint64_t word) {
+    cdp_act a;
+    a.kind = (uint8_t)(word & 0xff);
+    a.pair = (word >> 8 & 1) != 0;
+    a.stage = (uint16_t)(word >> 16 & 0xffff);
+    a.micro = (uint32_t)(word >> 32);
+    return a;
+}
+
+CDP__PRIVATE uint64_t cdp__pipe_hash(const cdp__pipe_table *t) {
+    uint64_t h = cdp__pipe_mix(0xcbf29ce484222325u, t->stages);
+    for (uint32_t r = 0; r <= t->ranks; ++r)
+        h = cdp__pipe_mix(h, t->first[r]);
+    for (uint64_t i = 0; i < t->first[t->ranks]; ++i)
+        h = cdp__pipe_mix(h, cdp__pipe_packed(&t->acts[i]));
+    return h;
+}
+
+/* 0: no tensors. */
+CDP__PRIVATE uint64_t cdp__pipe_edge_hash(const cdp_pipe_edge *list, uint32_t count) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < count; ++i) {
+        h = cdp__pipe_mix(h, list[i].count);
+        h = cdp__pipe_mix(h, (uint64_t)list[i].dtype);
+    }
+    return count ? h | 1 : 0;
+}
+
+/* ---- which row differs ---- */
+
+/* Row i of the table of a rank in the order of its sending: ends of ranks, then rows. */
+CDP__PRIVATE uint64_t cdp__pipe_word(const cdp__pipe_table *t, uint32_t rank, uint64_t row) {
+    const uint64_t i = t->first[rank] + row;
+    return i < t->first[rank + 1] ? cdp__pipe_packed(&t->acts[i]) : 0;
+}
+
+typedef struct cdp__pipe_difference {
+    uint64_t place, mine, other; /* place: rank << 32 | row; UINT64_MAX: none */
+} cdp__pipe_difference;
+
+/* The first row that differs from that of rank 0, of one rank's list in it. */
+CDP__PRIVATE cdp_status cdp__pipe_compare_list(
+    const cdp_pipeline_desc *d, uint32_t list, cdp__pipe_difference *first) {
+    const cdp__pipe_table *t = &d->schedule->table;
+    uint64_t all = t->first[list + 1] - t->first[list];
+    cdp_status st = cdp_allreduce(d->group, NULL, &all, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
+    if (st != CDP_OK) return st;
+    for (uint64_t from = 0; from < all && st == CDP_OK; from += 64) {
+        uint64_t piece[64] = {0};
+        const uint32_t n = (uint32_t)cdp__min(64, all - from);
+        for (uint32_t i = 0; i < n; ++i)
+            piece[i] = cdp__pipe_word(t, list, from + i);
+        st = cdp_broadcast(d->group, piece, n, CDP_DTYPE_U64, 0);
+        for (uint32_t i = 0; i < n && st == CDP_OK; ++i) {
+            const uint64_t mine = cdp__pipe_word(t, list, from + i);
+            if (first->place != UINT64_MAX || mine == piece[i]) continue;
+            first->place = (uint64_t)list << 32 | (from + i);
+            first->mine = mine;
+            first->other = piece[i];
+        }
+    }
+    return st;
+}
+
+CDP__PRIVATE void cdp__pipe_add_packed(cdp__text *t, uint64_t word) {
+    const cdp_act a = cdp__pipe_unpacked(word);
+    if (word)
+        cdp__pipe_add_act(t, &a);
+    else
+        cdp__text_add(t, "no row");
+    if (a.pair) cdp__text_add(t, " (of a pair)");
+}
+
+/* All ranks find out which row differs first, and say so. Their tables have equally many ranks. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_find_difference(const cdp_pipeline_desc *d) {
+    cdp__pipe_difference mine = {UINT64_MAX, 0, 0};
+    uint64_t record[3], best[4] = {UINT64_MAX, 0, 0, 0};
+    char room[200];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    for (uint32_t r = 0; r < d->schedule->table.ranks; ++r) {
+        const cdp_status st = cdp__pipe_compare_list(d, r, &mine);
+        if (st != CDP_OK) return st;
+    }
+    for (uint32_t r = 0; r < cdp_size(d->group); ++r) {
+        record[0] = mine.place;
+        record[1] = mine.mine;
+        record[2] = mine.other;
+        const cdp_status st = cdp_broadcast(d->group, record, 3, CDP_DTYPE_U64, r);
+        if (st != CDP_OK) return st;
+        if (record[0] >= best[0]) continue;
+        memcpy(best, record, sizeof record);
+        best[3] = r;
+    }
+    if (best[0] == UINT64_MAX)
+        return cdp_error_set(CDP_ERR_MISMATCH, -1, 0,
+            "cdp_pipeline_create: ranks have different schedules: other numbers of stages or "
+            "ranks");
+    cdp__pipe_add_packed(&text, best[1]);
+    cdp__text_add(&text, " on rank %u, ", (unsigned)best[3]);
+    cdp__pipe_add_packed(&text, best[2]);
+    return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)best[3], 0,
+        "cdp_pipeline_create: ranks have different schedules: row %u of rank %u is %s on rank 0",
+        (unsigned)(best[0] & 0xffffffffu), (unsigned)(best[0] >> 32), room);
+}
+
+/* ---- meeting ---- */
+
+/* Two stages that disagree about what is between them. */
+CDP__PRIVATE cdp_status cdp__pipe_check_edges(const cdp__pipe_table *t, const uint64_t *hashes) {
+    for (uint32_t s = 0; s + 1 < t->stages; ++s)
+        if (hashes[2 * s + 1] != hashes[2 * (s + 1)])
+            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)t->place[s + 1], 0,
+                "cdp_pipeline_create: the out of stage %u on rank %u is not the in of stage %u on "
+                "rank %u: numbers of tensors, counts or dtypes differ",
+                s, t->place[s], s + 1, t->place[s + 1]);
+    return CDP_OK;
+}
+
+/* Collective: `st` is what this rank found out alone. */
+CDP__PRIVATE cdp_status cdp__pipe_meet(
+    const cdp_pipeline_desc *d, cdp_status st, uint64_t *hashes) {
+    const uint32_t n = cdp_size(d->group);
+    uint64_t first = 0;
+    bool same = true;
+    uint32_t refused = UINT32_MAX;
+    for (uint32_t r = 0; r < n; ++r) {
+        uint64_t word[2];
+        word[0] = (uint64_t)(st != CDP_OK);
+        word[1] = st == CDP_OK ? cdp__pipe_hash(&d->schedule->table) : 0;
+        const cdp_status met = cdp_broadcast(d->group, word, 2, CDP_DTYPE_U64, r);
+        if (met != CDP_OK) return met;
+        if (r == 0) first = word[1];
+        if (word[1] != first) same = false;
+        if (word[0] && refused == UINT32_MAX) refused = r;
+    }
+    if (st != CDP_OK) return st;
+    if (refused != UINT32_MAX)
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)refused, 0,
+            "cdp_pipeline_create: rank %u refused: its error says why", refused);
+    if (!same) return cdp__pipe_find_difference(d);
+    st = cdp_allreduce(
+        d->group, NULL, hashes, 2ull * d->schedule->table.stages, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    return st == CDP_OK ? cdp__pipe_check_edges(&d->schedule->table, hashes) : st;
+}
+
+/* ---- >>pipeline/driver: a step: rows of this rank, one after the other ----------------------- */
+
+/* Knows: callbacks, memory of tensors, sends and receives. Promises: a send never stops a row;
+   every wait ends at the deadline of the step; later steps allocate nothing here. */
+
+#define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
+
+struct cdp_pipeline {
+    cdp_pipeline_desc desc;
+    const cdp_os *os;
+    const cdp__pipe_table *table;
+    uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
+    cdp_pipe_stage *stages;
+    uint32_t *local;                  /* of each stage: its number on this rank */
+    uint32_t *slots;                  /* of each cell */
+    void **pointers;                  /* see cdp__pipe_list() */
+    uint8_t *memory;                  /* of tensors that the program brings no memory for */
+    cdp_work *receives, *sends;       /* `widest` for each row */
+    uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
+    uint64_t deadline_ns;
+    bool running;
+};
+
+/* ---- memory ---- */
+
+CDP__PRIVATE const cdp_act *cdp__pipe_row(const cdp_pipeline *p, uint64_t row) {
+    return &p->table->acts[p->table->first[p->rank] + row];
+}
+
+/* The pointers of a role of a micro-batch of a stage of this rank. */
+CDP__PRIVATE void **cdp__pipe_list(
+    const cdp_pipeline *p, uint32_t stage, uint32_t micro, cdp_pipe_role role) {
+    const uint64_t cell = (uint64_t)p->local[stage] * p->table->micros + micro;
+    return p->pointers + (cell * 4 + (uint64_t)role) * p->widest;
+}
+
+CDP__PRIVATE const cdp_pipe_edge *cdp__pipe_edges(
+    const cdp_pipe_stage *s, cdp_pipe_role role, uint32_t *count) {
+    const bool in = role == CDP_PIPE_IN || role == CDP_PIPE_GRAD_IN;
+    *count = in ? s->in_count : s->out_count;
+    return in ? s->in : s->out;
+}
+
+/* Is the memory that of a neighbour stage on the same rank? */
+CDP__PRIVATE bool cdp__pipe_is_shared(
+    const cdp_pipeline *p, uint32_t stage, cdp_pipe_role role, uint32_t *from) {
+    *from = role == CDP_PIPE_IN ? stage - 1 : stage + 1;
+    if (role == CDP_PIPE_IN) return stage && p->table->place[stage - 1] == p->rank;
+    return role == CDP_PIPE_GRAD_OUT && stage + 1 < p->table->stages
+        && p->table->place[stage + 1] == p->rank;
+}
+
+CDP__PRIVATE bool cdp__pipe_has_role(const cdp_pipeline *p, cdp_pipe_role role) {
+    return !p->table->forward_only || role == CDP_PIPE_IN || role == CDP_PIPE_OUT;
+}
+
+/* Places the tensors of a role of a stage from `*used` bytes of the pipeline's memory on; without
+   memory it counts only. */
+CDP__PRIVATE cdp_status cdp__pipe_place_role(
+    cdp_pipeline *p, uint32_t stage, cdp_pipe_role role, uint64_t *used) {
+    const cdp_pipe_stage *s = &p->stages[p->local[stage]];
+    uint32_t count, from;
+    const cdp_pipe_edge *edges = cdp__pipe_edges(s, role, &count);
+    if (!cdp__pipe_has_role(p, role) || cdp__pipe_is_shared(p, stage, role, &from)) return CDP_OK;
+    for (uint32_t i = 0; i < p->table->micros; ++i) {
+        for (uint32_t k = 0; k < count; ++k) {
+            void **at = &cdp__pipe_list(p, stage, i, role)[k];
+            if (!s->memory) {
+                *at = p->memory ? p->memory + *used : NULL;
+                *used += (edges[k].count * cdp_dtype_size(edges[k].dtype) + 63) & ~63ull;
+                continue;
+            }
+            if (!p->memory) continue; /* asked for once */
+            *at = s->memory(s->user, role, i, k);
+            if (!*at)
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "cdp_pipeline_create: memory() of stage %u gives NULL for micro-batch %u",
+                    stage, i);
+        }
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__pipe_share_role(cdp_pipeline *p, uint32_t stage, cdp_pipe_role role) {
+    const cdp_pipe_role other = role == CDP_PIPE_IN ? CDP_PIPE_OUT : CDP_PIPE_GRAD_IN;
+    uint32_t from;
+    if (!cdp__pipe_is_shared(p, stage, role, &from)) return;
+    for (uint32_t i = 0; i < p->table->micros; ++i)
+        memcpy(cdp__pipe_list(p, stage, i, role), cdp__pipe_list(p, from, i, other),
+            p->widest * sizeof(void *));
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_place_all(cdp_pipeline *p, uint64_t *used) {
+    *used = 0;
+    for (uint32_t s = 0; s < p->table->stages; ++s) {
+        if (p->table->place[s] != p->rank) continue;
+        for (uint32_t role = 0; role < 4; ++role) {
+            const cdp_status st = cdp__pipe_place_role(p, s, (cdp_pipe_role)role, used);
+            if (st != CDP_OK) return st;
+        }
+    }
+    for (uint32_t s = 0; s < p->table->stages && p->memory; ++s) {
+        if (p->table->place[s] != p->rank) continue;
+        cdp__pipe_share_role(p, s, CDP_PIPE_IN);
+        cdp__pipe_share_role(p, s, CDP_PIPE_GRAD_OUT);
+    }
+    return CDP_OK;
+}
+
+/* ---- creation ---- */
+
+CDP__PRIVATE cdp_status cdp__pipe_check_stage(
+    const cdp__pipe_table *t, const cdp_pipe_stage *s, uint32_t stage) {
+    const char *lacks = NULL;
+    if (!s->forward) lacks = "forward";
+    if (!t->forward_only && t->split && (!s->backward_input || !s->backward_weights))
+        lacks = s->backward_input ? "backward_weights" : "backward_input";
+    for (uint64_t i = t->first[t->place[stage]]; i < t->first[t->place[stage] + 1]; ++i)
+        if (t->acts[i].stage == stage && t->acts[i].kind == CDP_ACT_B && !s->backward)
+            lacks = "backward";
+    if (stage && !s->in_count) lacks = "in";
+    if (stage + 1 < t->stages && !s->out_count) lacks = "out";
+    if ((s->in_count && !s->in) || (s->out_count && !s->out)) lacks = s->in ? "out" : "in";
+    if (lacks)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: stage %u lacks .%s, which the schedule needs", stage, lacks);
+    if ((!stage && s->in_count) || (stage + 1 == t->stages && s->out_count))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: the first stage has no in, and the last one no out; set %s of "
+            "stage %u to 0",
+            stage ? "out_count" : "in_count", stage);
+    for (uint32_t k = 0; k < s->in_count + s->out_count; ++k) {
+        const cdp_pipe_edge *e = k < s->in_count ? &s->in[k] : &s->out[k - s->in_count];
+        if (!cdp_dtype_size(e->dtype) || e->count > UINT64_MAX >> 8)
+            return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+                "cdp_pipeline_create: a tensor of stage %u has dtype %d and %llu elements", stage,
+                (int)e->dtype, (unsigned long long)e->count);
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
+    const cdp__pipe_table *t = &d->schedule->table;
+    const uint32_t rank = cdp_rank(d->group);
+    uint32_t own = 0;
+    if (cdp_size(d->group) != t->ranks)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: the group has %u ranks, the schedule %u", cdp_size(d->group),
+            t->ranks);
+    for (uint32_t s = 0; s < t->stages; ++s) {
+        if (t->place[s] != rank) continue;
+        if (own < d->stage_count) {
+            const cdp_status st = cdp__pipe_check_stage(t, &d->stages[own], s);
+            if (st != CDP_OK) return st;
+        }
+        ++own;
+    }
+    if (own != d->stage_count || (own && !d->stages))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: this rank has %u stages, desc.stage_count is %u", own,
+            d->stage_count);
+    if (cdp__pipe_cells(t) * 2 + d->tag > INT32_MAX)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_pipeline_create: tags beyond 31 bits: %u stages x %u micro-batches from tag %u on",
+            t->stages, t->micros, d->tag);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_desc *d) {
+    const cdp__pipe_table *t = p->table;
+    uint64_t used;
+    uint32_t own = 0;
+    bool *live;
+    for (uint32_t k = 0; k < d->stage_count; ++k) {
+        p->widest = (uint32_t)cdp__max(p->widest, d->stages[k].in_count);
+        p->widest = (uint32_t)cdp__max(p->widest, d->stages[k].out_count);
+    }
+    const uint64_t lists = (uint64_t)d->stage_count * t->micros * 4;
+    p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, d->stage_count * sizeof *p->stages);
+    p->local = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->local);
+    p->slots = (uint32_t *)cdp__pipe_alloc(p->os, cdp__pipe_cells(t) * sizeof *p->slots);
+    p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
+    p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
+    p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
+    live = (bool *)cdp__pipe_alloc(p->os, p->rows + 1);
+    if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
+    const bool dealt = live != NULL;
+    cdp__pipe_free(p->os, live);
+    if (!dealt || !p->stages || !p->local || !p->slots || !p->pointers || !p->receives || !p->sends)
+        return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
+    if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
+    for (uint32_t s = 0; s < t->stages; ++s)
+        if (t->place[s] == p->rank) p->local[s] = own++;
+    (void)cdp__pipe_place_all(p, &used);
+    p->memory = (uint8_t *)cdp__pipe_alloc(p->os, used + 64);
+    if (!p->memory) return cdp__pipe_nomem("cdp_pipeline_create", used);
+    return cdp__pipe_place_all(p, &used);
+}
+
+CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
+    cdp_pipeline *p = pipeline;
+    if (!p) return;
+    const cdp_os *os = p->os;
+    cdp__pipe_free(os, p->stages);
+    cdp__pipe_free(os, p->local);
+    cdp__pipe_free(os, p->slots);
+    cdp__pipe_free(os, p->pointers);
+    cdp__pipe_free(os, p->memory);
+    cdp__pipe_free(os, p->receives);
+    cdp__pipe_free(os, p->sends);
+    cdp__pipe_free(os, p);
+}
+
+/* What this rank says of the edges of its stages: two words for each stage of all. */
+CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
+    for (uint32_t s = 0; s < p->table->stages; ++s) {
+        if (p->table->place[s] != p->rank) continue;
+        const cdp_pipe_stage *k = &p->stages[p->local[s]];
+        hashes[2 * s] = cdp__pipe_edge_hash(k->in, k->in_count);
+        hashes[2 * s + 1] = cdp__pipe_edge_hash(k->out, k->out_count);
+    }
+}
+
+CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeline **out) {
+    if (out) *out = NULL;
+    if (!desc || !out) return cdp__pipe_missing("cdp_pipeline_create", desc ? "out" : "desc");
+    if (!desc->group || !desc->schedule)
+        return cdp__pipe_missing(
+            "cdp_pipeline_create", desc->group ? "desc.schedule" : "desc.group");
+    const cdp_os *os = desc->schedule->os;
+    const cdp__pipe_table *t = &desc->schedule->table;
+    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, 2ull * t->stages * sizeof *hashes);
+    cdp_pipeline *p = (cdp_pipeline *)cdp__pipe_alloc(os, sizeof *p);
+    cdp_status st = cdp__pipe_check_desc(desc);
+    if (!hashes || !p) st = cdp__pipe_nomem("cdp_pipeline_create", sizeof *p);
+    if (st == CDP_OK) {
+        p->desc = *desc;
+        p->os = os;
+        p->table = t;
+        p->rank = cdp_rank(desc->group);
+        p->stage_count = desc->stage_count;
+        p->rows = t->first[p->rank + 1] - t->first[p->rank];
+        st = cdp__pipe_take_desc(p, desc);
+        if (st == CDP_OK) cdp__pipe_say_edges(p, hashes);
+    }
+    st = cdp__pipe_meet(desc, st, hashes);
+    cdp__pipe_free(os, hashes);
+    if (st == CDP_OK) {
+        *out = p;
+    } else if (p) {
+        p->os = os;
+        cdp_pipeline_destroy(p);
+    }
+    return st;
+}
+
+/* ---- errors ---- */
+
+/* The first row of a rank that it is not known to have run. */
+CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, uint32_t suspect) {
+    const cdp__pipe_table *t = p->table;
+    uint64_t *known = (uint64_t *)cdp__pipe_alloc(p->os, t->ranks * sizeof *known);
+    if (!known) return;
+    known[p->rank] = p->at;
+    cdp__pipe_spread_known(t, known);
+    const uint64_t row = known[suspect];
+    if (t->first[suspect] + row < t->first[suspect + 1]) {
+        const cdp_act *a = &t->acts[t->first[suspect] + row];
+        cdp__text_add(text, "; rank %u (stage %u) is not known to have done more than before ",
+            suspect, (unsigned)a->stage);
+        cdp__pipe_add_act(text, a);
+        cdp__text_add(text, ", micro-batch %u", a->micro);
+    }
+    cdp__pipe_free(p->os, known);
+}
+
+/* Communication has failed while this rank was at a row. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[300];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    const uint32_t suspect =
+        was.peer < 0 ? UINT32_MAX : cdp_rank_of_world(p->desc.group, (uint32_t)was.peer);
+    p->running = false;
+    if (p->at < p->rows) {
+        cdp__text_add(&text, "stage %u at ", (unsigned)cdp__pipe_row(p, p->at)->stage);
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", micro-batch %u", cdp__pipe_row(p, p->at)->micro);
+    } else {
+        cdp__text_add(&text, "after its last row");
+    }
+    if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
+    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
+}
+
+/* A callback has returned an error: all ranks end. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
+    cdp_pipeline *p, const cdp_act *a, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[200];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
+    cdp__pipe_add_act(&text, a);
+    cdp__text_add(
+        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
+    char room[160];
+    uint32_t peer = UINT32_MAX;
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
+    if (p->at < p->rows) {
+        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", which waits in ");
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        if (from != CDP__PIPE_NONE) {
+            cdp__text_add(&text, " for ");
+            cdp__pipe_add_act(&text, &p->table->acts[from]);
+            peer = p->table->place[p->table->acts[from].stage];
+            cdp__text_add(&text, " of rank %u", peer);
+        }
+    }
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
+    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
+}
+
+/* ---- a step ---- */
+
+CDP__PRIVATE cdp_work *cdp__pipe_works(const cdp_pipeline *p, cdp_work *list, uint64_t row) {
+    return list + row * p->widest;
+}
+
+/* The tag of a message is that of its receiver's cell and direction. */
+CDP__PRIVATE uint32_t cdp__pipe_tag(const cdp_pipeline *p, uint64_t message) {
+    const uint64_t cells = cdp__pipe_cells(p->table);
+    return p->desc.tag + (uint32_t)(message % cells * 2 + message / cells);
+}
+
+/* Starts the receives or the sends of a row. */
+CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool receive) {
+    const cdp_act *a = cdp__pipe_row(p, row);
+    const uint64_t message = receive ? cdp__pipe_needs(p->table, a) : cdp__pipe_gives(p->table, a);
+    const bool forward = a->kind == CDP_ACT_F;
+    cdp_work *works = cdp__pipe_works(p, receive ? p->receives : p->sends, row);
+    cdp_pipe_role role = forward ? CDP_PIPE_OUT : CDP_PIPE_GRAD_IN;
+    uint32_t count, other = a->stage + 1u;
+    if (receive) role = forward ? CDP_PIPE_IN : CDP_PIPE_GRAD_OUT;
+    if (forward == receive) other = a->stage - 1u;
+    if (message == CDP__PIPE_NONE) return CDP_OK;
+    const cdp_pipe_edge *e = cdp__pipe_edges(&p->stages[p->local[a->stage]], role, &count);
+    void **at = cdp__pipe_list(p, a->stage, a->micro, role);
+    const uint32_t peer = p->table->place[other], tag = cdp__pipe_tag(p, message);
+    for (uint32_t k = 0; k < count; ++k) {
+        const cdp_status st = receive
+            ? cdp_recv_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k])
+            : cdp_send_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k]);
+        if (st != CDP_OK) return st;
+    }
+    return CDP_OK;
+}
+
+/* Has a work ended? `wait`: not before it has, or the deadline is over. */
+CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
+    cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
+    while (st == CDP_PENDING) {
+        uint64_t left_ms = CDP_NO_TIMEOUT;
+        if (p->deadline_ns != UINT64_MAX) {
+            const uint64_t now = p->os->now_ns(p->os->user);
+            if (now >= p->deadline_ns) return cdp__pipe_late(p);
+            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
+        }
+        if (!wait) return CDP_PENDING;
+        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
+                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
+    }
+    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_wait_row(
+    cdp_pipeline *p, cdp_work *list, uint64_t row, bool wait) {
+    cdp_work *works = cdp__pipe_works(p, list, row);
+    for (uint32_t k = 0; k < p->widest; ++k) {
+        const cdp_status st = cdp__pipe_wait(p, works[k], wait);
+        if (st != CDP_OK) return st;
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
+    const cdp_act *a = cdp__pipe_row(p, row);
+    const cdp_pipe_stage *s = &p->stages[p->local[a->stage]];
+    const uint64_t here = p->table->first[p->rank] + row;
+    cdp_pipe_fn *call = s->forward;
+    cdp_pipe_micro m;
+    m.kind = (cdp_act_kind)a->kind;
+    m.stage = a->stage;
+    m.micro = a->micro;
+    m.slot = p->slots[cdp__pipe_cell(p->table, a->stage, a->micro)];
+    m.first = m.last = true;
+    for (uint64_t i = p->table->first[p->rank]; i < p->table->first[p->rank + 1]; ++i) {
+        if (i == here || p->table->acts[i].stage != a->stage) continue;
+        if (i < here) m.first = false;
+        if (i > here) m.last = false;
+    }
+    m.in = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_IN);
+    m.out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_OUT);
+    m.grad_out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_GRAD_OUT);
+    m.grad_in = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_GRAD_IN);
+    if (a->kind == CDP_ACT_B) call = s->backward;
+    if (a->kind == CDP_ACT_I) call = s->backward_input;
+    if (a->kind == CDP_ACT_W) call = s->backward_weights;
+    const cdp_status st = call(s->user, &m);
+    return st == CDP_OK ? CDP_OK : cdp__pipe_threw(p, a, st);
+}
+
+/* Starts receives of the next row, or pair, and of those a little ahead. */
+CDP__PRIVATE cdp_status cdp__pipe_post_rows(cdp_pipeline *p, uint32_t width) {
+    const uint64_t to = cdp__min(p->at + width + cdp__def(p->desc.ahead, 2u), p->rows);
+    for (; p->posted < to; ++p->posted) {
+        const cdp_status st = cdp__pipe_start(p, p->posted, true);
+        if (st != CDP_OK) return cdp__pipe_failed(p, st);
+    }
+    return CDP_OK;
+}
+
+/* The next row, or pair: waits, computes, sends. */
+CDP__PRIVATE cdp_status cdp__pipe_advance(cdp_pipeline *p, bool wait) {
+    const uint32_t width = cdp__pipe_width(cdp__pipe_row(p, p->at));
+    cdp_status st = cdp__pipe_post_rows(p, width);
+    for (uint32_t i = 0; i < width && st == CDP_OK; ++i)
+        st = cdp__pipe_wait_row(p, p->receives, p->at + i, wait);
+    for (uint32_t i = 0; i < width && st == CDP_OK; ++i) {
+        st = cdp__pipe_compute(p, p->at + i);
+        if (st != CDP_OK) return st;
+        st = cdp__pipe_start(p, p->at + i, false);
+        if (st != CDP_OK) return cdp__pipe_failed(p, st);
+    }
+    if (st == CDP_OK) p->at += width;
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
+    cdp_status st = CDP_OK;
+    while (p->at < p->rows && st == CDP_OK)
+        st = cdp__pipe_advance(p, wait);
+    while (p->ended < p->rows && st == CDP_OK) {
+        st = cdp__pipe_wait_row(p, p->sends, p->ended, wait);
+        if (st == CDP_OK) ++p->ended;
+    }
+    if (st == CDP_OK) p->running = false;
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
+    if (!p) return cdp__pipe_missing(call, "pipeline");
+    if (p->running)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
+    const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
+    p->deadline_ns = UINT64_MAX;
+    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->os->now_ns(p->os->user) + ms * 1000000ull;
+    p->at = p->posted = p->ended = 0;
+    memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
+    memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
+    p->running = true;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline) {
+    const cdp_status st = cdp__pipe_begin(pipeline, "cdp_pipeline_step");
+    return st == CDP_OK ? cdp__pipe_go_on(pipeline, true) : st;
+}
+
+#ifndef CDP_NO_FRAMES
+CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline) {
+    return cdp__pipe_begin(pipeline, "cdp_pipeline_start");
+}
+
+CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us) {
+    if (!pipeline) return cdp__pipe_missing("cdp_pipeline_poll", "pipeline");
+    if (!pipeline->running)
+        return cdp_error_set(
+            CDP_ERR_STATE, -1, 0, "cdp_pipeline_poll: no step is running: call cdp_pipeline_start");
+    (void)cdp_poll(pipeline->desc.group, budget_us); /* a failure is seen by what waits */
+    return cdp__pipe_go_on(pipeline, false);
+}
+#endif
 
 #endif /* CDP_PIPELINE_IMPL_INCLUDED */

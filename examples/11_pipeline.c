@@ -1,37 +1,32 @@
 /*  11_pipeline.c - the model of text_model.h cut into stages, one on each rank, with
-    micro-batches and gradients that cross ranks (pipeline parallel)
+    micro-batches in flight (pipeline parallel)
 
-    You learn: calls that call further ranks, and a backward pass that crosses ranks (cdp_ctx).
+    You learn: a schedule that is proved before it runs, and the driver that runs it
+    (cdp_pipeline.h).
 
         gcc -O2 examples/11_pipeline.c -o pipeline -pthread -lm
         cdprun -n 4 ./pipeline                   four stages; 2 or 3 ranks: as many stages
         cdprun -n 2 ./pipeline --steps 60 --micro 16 text.txt
+        ./pipeline --help
 
     Every rank holds some of the blocks; the first one also the embeddings, the last one also the
-    output and the loss. Rank 0 cuts a batch into micro-batches and starts one call of the first
-    stage for each. A stage computes its part, calls the next stage with what came out, and takes
-    the next micro-batch meanwhile: no thread waits for the stages behind, a request is answered
-    when their answer is there (CDP_RPC_LATER). So all stages work at once, each on another
-    micro-batch, and activations go from stage to stage without passing rank 0.
-
-    A context (cdp_ctx) records what each stage computed. One cdp_ctx_backward() on rank 0 then
-    sends gradients the way back over all stages, one micro-batch behind the other. Gradients of
-    parameters stay on their stage and are added in the order of the micro-batches, whenever they
-    arrive; each stage updates its own parameters.
+    output and the loss. A batch is cut into micro-batches. The schedule is 1F1B: when the pipeline
+    is full, each stage does one forward, then one backward, so it keeps the activations of few
+    micro-batches. Activations and gradients go from stage to stage while the stages compute.
+    Gradients of parameters stay on their stage and are added in the order of the micro-batches.
 
     Rank 0 trains the whole model alone beside it, on the same micro-batches. Losses and, in the
     end, parameters must have the same bits. The last line is the verdict. */
-/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 
-#include "../cdp_rpc.h"
+#include "../cdp_pipeline.h"
 
 #include "help.h"
 #include "text_model.h"
 
-#define MAX_MICRO 16u /* a backward pass begins at 16 values at most */
-#define MAX_STAGES 16u
+#define MAX_MICRO 64u
+#define MAX_STAGES 64u
 
 static struct { uint64_t steps, micro; } run_of = {30, 8};
 
@@ -47,28 +42,19 @@ static plan plan_of = {.layers = 4,
 
 /* ---- one stage ---- */
 
-typedef struct stage stage;
-
-/* One micro-batch on its way through a stage: what the forward pass leaves for the backward
-   pass. */
-typedef struct slot {
-    stage *of;
-    model m;        /* values and tensors are the stage's, all other memory is its own */
-    uint8_t *bytes; /* inputs, then targets */
-    double bits;    /* its share of the loss; on the last stage */
-    cdp_rpc_request *asked;
-    cdp_call next; /* the call of the next stage */
-} slot;
-
-struct stage {
+typedef struct stage {
     uint32_t number, count; /* of all stages */
-    model m;
+    model m;                /* values and tensors */
+    model slots[MAX_MICRO]; /* the same values with memory of their own, one for each micro-batch
+                               between its forward and its backward */
+    uint32_t slot_count;
     real *moments;      /* Adam's, first and second */
-    cdp_rref parameter; /* all values of this stage as one tensor */
-    cdp_tensor values;
-    uint64_t done, step; /* micro-batches computed here; steps of Adam */
-    slot slots[MAX_MICRO];
-};
+    real *grads, *sum;  /* of one micro-batch, and of all */
+    uint8_t *bytes;     /* inputs, then targets */
+    const corpus *text; /* every rank reads the same one */
+    uint64_t step, done;
+    double bits; /* the loss; on the last stage */
+} stage;
 
 static uint64_t share_of(void) {
     return plan_of.batch / run_of.micro;
@@ -122,165 +108,99 @@ static void whole_create(model *whole) {
     model_init(whole, plan_of.seed);
 }
 
-static void stage_open(stage *s, uint32_t number, uint32_t count) {
+static void stage_open(
+    stage *s, uint32_t number, uint32_t count, uint32_t slots, const corpus *text) {
     model whole;
-    *s = (stage){.number = number, .count = count};
+    *s = (stage){.number = number, .count = count, .slot_count = slots, .text = text};
     stage_tensors(s);
     whole_create(&whole);
     memcpy(s->m.values, whole.values + stage_offset(s, &whole), s->m.value_count * sizeof(real));
     model_free(&whole);
     s->moments = need_reals(2 * s->m.value_count);
-    s->values = (cdp_tensor){
-        .data = s->m.values, .dtype = REAL_DTYPE, .dims = 1, .shape = {s->m.value_count}};
-    for (uint64_t i = 0; i < run_of.micro; ++i) {
-        slot *k = &s->slots[i];
-        k->of = s;
-        k->m = s->m;
-        k->m.grads = (real **)need(s->m.tensor_count, sizeof *k->m.grads);
-        model_reserve(&k->m);
-        k->bytes = (uint8_t *)need(2, tokens_of());
+    s->grads = need_reals(s->m.value_count);
+    s->sum = need_reals(s->m.value_count);
+    s->bytes = (uint8_t *)need(2, tokens_of());
+    for (uint32_t i = 0; i < slots; ++i) {
+        model *m = &s->slots[i];
+        *m = s->m;
+        m->grads = (real **)need(m->tensor_count, sizeof *m->grads);
+        model_reserve(m);
+        for (uint32_t t = 0; t < m->tensor_count; ++t)
+            m->grads[t] = s->grads + m->tensors[t].offset;
     }
 }
 
 static void stage_close(stage *s) {
-    for (uint64_t i = 0; i < run_of.micro; ++i) {
-        slot *k = &s->slots[i];
-        cdp_call_free(&k->next);
-        k->m.values = NULL; /* the stage's */
-        k->m.tensors = NULL;
-        model_free(&k->m);
-        free(k->bytes);
+    for (uint32_t i = 0; i < s->slot_count; ++i) {
+        s->slots[i].values = NULL; /* the stage's */
+        s->slots[i].tensors = NULL;
+        model_free(&s->slots[i]);
     }
     free(s->moments);
+    free(s->grads);
+    free(s->sum);
+    free(s->bytes);
     model_free(&s->m);
 }
 
-/* ---- what a stage does for others ---- */
-
-static cdp_tensor stream_of(real *at, uint64_t value) {
-    return (cdp_tensor){.data = at,
-        .dtype = REAL_DTYPE,
-        .dims = 2,
-        .shape = {tokens_of(), plan_of.width},
-        .value = value};
-}
-
-/* From the gradient of what came out of the stage to that of what went in, and that of the
-   stage's values. */
-static cdp_status slot_backward(void *user, cdp_backward *b) {
-    slot *k = (slot *)user;
-    stage *s = k->of;
-    model *m = &k->m;
-    real *grads;
-    void *memory;
-    if (!b->grad_out[0].data) return CDP_OK; /* nothing depends on it */
-    if (cdp_backward_alloc(b, m->value_count * sizeof *grads, &memory) != CDP_OK)
-        return CDP_ERR_NOMEM;
-    grads = (real *)memory;
-    memset(grads, 0, m->value_count * sizeof *grads);
-    for (uint32_t i = 0; i < m->tensor_count; ++i)
-        m->grads[i] = grads + m->tensors[i].offset;
-    if (is_last(s)) {
-        const real of_loss = (real) * (const double *)b->grad_out[0].data;
-        for (uint64_t i = 0; i < tokens_of() * VOCABULARY; ++i)
-            m->logits[i] *= of_loss;
-        head_backward(m, share_of());
-    } else {
-        memcpy(m->stream, b->grad_out[0].data, tokens_of() * m->width * sizeof(real));
+static void draw_micro(const corpus *text, uint64_t step, uint64_t number, uint8_t *bytes) {
+    const uint64_t n = plan_of.context;
+    for (uint64_t i = 0; i < share_of(); ++i) {
+        const uint8_t *from =
+            text->train + sequence_start(&plan_of, text, step, number * share_of() + i);
+        memcpy(bytes + i * n, from, n);
+        memcpy(bytes + tokens_of() + i * n, from + 1, n);
     }
-    blocks_backward(m, share_of());
-    if (is_first(s))
-        embed_backward(m, k->bytes, share_of());
-    else
-        b->grad_in[0] = stream_of(m->stream, 0);
-    b->grad_in[1] = s->values;
-    b->grad_in[1].data = grads;
-    return CDP_OK;
 }
 
-/* Records the step; *out is what came out of it. */
-static bool slot_record(slot *k, const cdp_rpc_request *q, cdp_tensor *out) {
-    stage *s = k->of;
-    uint64_t in[2] = {q->tensor_count ? q->tensors[0].value : 0, 0}, value;
-    const cdp_ctx_op_desc desc = {.inputs = in,
-        .input_count = 2,
-        .outputs = &value,
-        .output_count = 1,
-        .backward = slot_backward,
-        .user = k};
-    if (cdp_ctx_param(q->ctx, s->parameter, &in[1]) != CDP_OK
-        || cdp_ctx_value(q->ctx, &value) != CDP_OK || cdp_ctx_op(q->ctx, &desc) != CDP_OK)
-        return false;
-    *out = stream_of(k->m.last, value);
-    if (is_last(s)) *out = (cdp_tensor){.data = &k->bits, .dtype = CDP_DTYPE_F64, .value = value};
-    return true;
+/* ---- what a stage does ---- */
+
+static uint64_t stream_bytes(void) {
+    return tokens_of() * plan_of.width * sizeof(real);
 }
 
-/* The stages behind have answered: a callback. */
-static void slot_answered(void *user, cdp_call *call) {
-    slot *k = (slot *)user;
-    const cdp_args results = {.tensors = call->tensors, .tensor_count = call->tensor_count};
-    if (call->status == CDP_OK)
-        cdp_rpc_reply(k->asked, &results);
-    else
-        cdp_rpc_fail(k->asked, 1, call->error.text);
-}
-
-/* Is that what the stage before this one gives? */
-static bool is_stream(const cdp_tensor *t) {
-    return t->dtype == REAL_DTYPE && t->dims == 2 && t->shape[0] == tokens_of()
-        && t->shape[1] == plan_of.width;
-}
-
-/* {which micro-batch, inputs, targets}, and what came out of the stage before this one. */
-static void forward(void *user, cdp_rpc_request *q) {
+static cdp_status forward(void *user, const cdp_pipe_micro *now) {
     stage *s = (stage *)user;
-    const uint64_t stream = tokens_of() * plan_of.width * sizeof(real);
-    uint64_t number = MAX_MICRO;
-    cdp_tensor out;
-    if (q->bytes == 8 + 2 * tokens_of()) memcpy(&number, q->data, 8);
-    if (number >= run_of.micro || !q->ctx || q->tensor_count != !is_first(s)
-        || (q->tensor_count && !is_stream(&q->tensors[0]))) {
-        cdp_rpc_fail(q, 1, "this is no micro-batch; start all ranks with the same options");
-        return;
-    }
-    slot *k = &s->slots[number];
-    model *m = &k->m;
-    memcpy(k->bytes, (const uint8_t *)q->data + 8, 2 * tokens_of());
-    k->asked = q;
+    model *m = &s->slots[now->slot];
+    draw_micro(s->text, s->step, now->micro, s->bytes);
     if (is_first(s))
-        embed(m, k->bytes, share_of());
+        embed(m, s->bytes, share_of());
     else
-        memcpy(m->blocks[0].in, q->tensors[0].data, stream);
+        memcpy(m->blocks[0].in, now->in[0], stream_bytes());
     blocks_forward(m, share_of());
     if (is_last(s)) {
         const uint64_t tokens = tokens_of() * run_of.micro;
         head_forward(m, share_of());
-        k->bits = model_loss(m, k->bytes + tokens_of(), share_of(), 1 / (real)tokens);
-        k->bits /= (double)tokens;
+        s->bits +=
+            model_loss(m, s->bytes + tokens_of(), share_of(), 1 / (real)tokens) / (double)tokens;
+    } else {
+        memcpy(now->out[0], m->last, stream_bytes());
     }
     ++s->done;
-    cdp_iov iov = {.data = (void *)(uintptr_t)q->data, .bytes = q->bytes};
-    cdp_call_desc next = {.to = s->number + 1,
-        .function = cdp_rpc_id("forward"),
-        .args = {.tensors = &out, .tensor_count = 1},
-        .ctx = q->ctx,
-        .done = slot_answered,
-        .user = k};
-    if (!slot_record(k, q, &out)) {
-        cdp_rpc_fail(q, 1, cdp_last_error()->text);
-    } else if (is_last(s)) {
-        cdp_rpc_reply(q, &next.args);
-    } else {
-        cdp_call_free(&k->next);
-        next.args.iov = &iov;
-        next.args.iov_count = 1;
-        if (cdp_rpc_start(q->rpc, &next, &k->next) != CDP_OK)
-            cdp_rpc_fail(q, 1, cdp_last_error()->text);
-    }
+    return CDP_OK;
 }
 
-/* One step of Adam with the gradients of a context. */
+static cdp_status backward(void *user, const cdp_pipe_micro *now) {
+    stage *s = (stage *)user;
+    model *m = &s->slots[now->slot];
+    memset(s->grads, 0, m->value_count * sizeof(real));
+    if (is_last(s))
+        head_backward(m, share_of());
+    else
+        memcpy(m->stream, now->grad_out[0], stream_bytes());
+    blocks_backward(m, share_of());
+    if (is_first(s)) {
+        draw_micro(s->text, s->step, now->micro, s->bytes);
+        embed_backward(m, s->bytes, share_of());
+    } else {
+        memcpy(now->grad_in[0], m->stream, stream_bytes());
+    }
+    for (uint64_t i = 0; i < m->value_count; ++i)
+        s->sum[i] = now->micro ? s->sum[i] + s->grads[i] : s->grads[i];
+    return CDP_OK;
+}
+
+/* One step of Adam. */
 static void update_values(const model *m, real *moments, uint64_t step, const real *grads) {
     for (uint32_t i = 0; i < m->tensor_count; ++i) {
         const tensor *t = &m->tensors[i];
@@ -290,37 +210,7 @@ static void update_values(const model *m, real *moments, uint64_t step, const re
     }
 }
 
-static void update(void *user, cdp_rpc_request *q) {
-    stage *s = (stage *)user;
-    uint64_t value;
-    cdp_tensor grads;
-    if (!q->ctx || cdp_ctx_param(q->ctx, s->parameter, &value) != CDP_OK
-        || cdp_ctx_grad(q->ctx, value, &grads) != CDP_OK)
-        cdp_rpc_fail(q, 1, q->ctx ? cdp_last_error()->text : "this needs a context");
-    else if (!grads.data)
-        cdp_rpc_fail(q, 1, "no gradient has arrived here");
-    else
-        update_values(&s->m, s->moments, s->step++, (const real *)grads.data);
-}
-
-/* The values of this stage. */
-static void values(void *user, cdp_rpc_request *q) {
-    const cdp_args results = {.tensors = &((stage *)user)->values, .tensor_count = 1};
-    cdp_rpc_reply(q, &results);
-}
-
-static void finish(void *user, cdp_rpc_request *q) {
-    const stage *s = (const stage *)user;
-    const uint64_t from = first_block(s->number, s->count);
-    printf("stage %u: blocks %llu to %llu%s%s, %llu parameters: %llu micro-batches\n", s->number,
-        llu(from), llu(from + s->m.layers - 1), is_first(s) ? ", embeddings" : "",
-        is_last(s) ? ", output and loss" : "", llu(s->m.value_count), llu(s->done));
-    fflush(stdout);
-    cdp_rref_drop(s->parameter);
-    (void)q;
-}
-
-/* ---- rank 0: batches, and the whole model beside them ---- */
+/* ---- rank 0: the whole model beside the stages ---- */
 
 typedef struct alone {
     model m;
@@ -343,16 +233,6 @@ static void alone_close(alone *a) {
     model_free(&a->m);
 }
 
-static void draw_micro(const corpus *text, uint64_t step, uint64_t number, uint8_t *bytes) {
-    const uint64_t n = plan_of.context;
-    for (uint64_t i = 0; i < share_of(); ++i) {
-        const uint8_t *from =
-            text->train + sequence_start(&plan_of, text, step, number * share_of() + i);
-        memcpy(bytes + i * n, from, n);
-        memcpy(bytes + tokens_of() + i * n, from + 1, n);
-    }
-}
-
 static double alone_step(alone *a, const corpus *text, uint64_t step, uint8_t *bytes) {
     const uint64_t tokens = tokens_of() * run_of.micro;
     double bits = 0;
@@ -370,102 +250,60 @@ static double alone_step(alone *a, const corpus *text, uint64_t step, uint8_t *b
     return bits;
 }
 
-/* Calls a function of all stages at once. */
-static void all_stages(
-    cdp_rpc *rpc, uint32_t stages, const char *name, cdp_ctx *ctx, cdp_call *calls) {
-    for (uint32_t i = 0; i < stages; ++i) {
-        const cdp_call_desc d = {.to = i, .function = cdp_rpc_id(name), .ctx = ctx};
-        calls[i] = (cdp_call){0};
-        if (!worked(cdp_rpc_start(rpc, &d, &calls[i]))) exit(1);
-    }
-    for (uint32_t i = 0; i < stages; ++i)
-        if (!worked(cdp_call_wait(&calls[i]))) exit(1);
-}
-
-/* One batch through all stages, and back. Returns the loss. */
-static double pipeline_step(
-    cdp_rpc *rpc, uint32_t stages, const corpus *text, uint64_t step, uint8_t *message) {
-    cdp_iov iov = {.data = message, .bytes = 8 + 2 * tokens_of()};
-    cdp_call calls[MAX_MICRO] = {0}, updates[MAX_STAGES];
-    cdp_tensor roots[MAX_MICRO];
-    double bits = 0;
-    cdp_ctx *ctx;
-    if (!worked(cdp_ctx_begin(rpc, &ctx))) exit(1);
-    for (uint64_t i = 0; i < run_of.micro; ++i) {
-        const cdp_call_desc d = {.to = 0,
-            .function = cdp_rpc_id("forward"),
-            .args = {.iov = &iov, .iov_count = 1},
-            .ctx = ctx};
-        memcpy(message, &i, 8);
-        draw_micro(text, step, i, message + 8);
-        if (!worked(cdp_rpc_start(rpc, &d, &calls[i]))) exit(1);
-    }
-    for (uint64_t i = 0; i < run_of.micro; ++i) {
-        if (!worked(cdp_call_wait(&calls[i]))) exit(1);
-        roots[i] = calls[i].tensors[0];
-        bits += *(const double *)roots[i].data;
-    }
-    const cdp_backward_desc back = {.roots = roots, .root_count = (uint32_t)run_of.micro};
-    if (!worked(cdp_ctx_backward(ctx, &back))) exit(1);
-    all_stages(rpc, stages, "update", ctx, updates);
-    if (!worked(cdp_ctx_end(ctx, 0))) exit(1);
-    for (uint64_t i = 0; i < run_of.micro; ++i)
-        cdp_call_free(&calls[i]);
-    return bits;
-}
-
 static bool verdict(bool good, const char *what) {
     printf("%s  %s\n", good ? "PASS" : "FAIL", what);
     return good;
 }
 
-/* The stages' values, one after the other, are those of the whole model. */
-static bool same_values(cdp_rpc *rpc, uint32_t stages, const alone *a) {
-    cdp_call calls[MAX_STAGES];
-    uint64_t at = 0;
+/* The stages' values, one after the other, are those of the whole model: collective; rank 0
+   compares. */
+static bool same_values(cdp_group *world, stage *s, const alone *a) {
+    uint64_t counts[MAX_STAGES] = {0}, at = 0;
     bool same = true;
-    all_stages(rpc, stages, "values", NULL, calls);
-    for (uint32_t i = 0; i < stages; ++i) {
-        const cdp_tensor *t = &calls[i].tensors[0];
-        same = same && at + t->shape[0] <= a->m.value_count
-            && memcmp(t->data, a->m.values + at, t->shape[0] * sizeof(real)) == 0;
-        at += t->shape[0];
-        cdp_call_free(&calls[i]);
+    counts[s->number] = s->m.value_count;
+    if (!worked(cdp_allreduce(world, NULL, counts, s->count, CDP_DTYPE_U64, CDP_REDUCE_SUM)))
+        exit(1);
+    if (!is_first(s)) {
+        if (!worked(cdp_send(world, s->m.values, counts[s->number], REAL_DTYPE, 0, 0))) exit(1);
+        return true;
+    }
+    for (uint32_t i = 0; i < s->count; at += counts[i++]) {
+        real *values = i ? need_reals(counts[i]) : s->m.values;
+        if (i && !worked(cdp_recv(world, values, counts[i], REAL_DTYPE, i, 0))) exit(1);
+        same = same && memcmp(values, a->m.values + at, counts[i] * sizeof(real)) == 0;
+        if (i) free(values);
     }
     return same && at == a->m.value_count;
 }
 
-static bool drive(cdp_rpc *rpc, uint32_t stages, const corpus *text) {
-    uint8_t *message = (uint8_t *)need(8 + 2 * tokens_of(), 1);
-    uint8_t *bytes = (uint8_t *)need(2, tokens_of());
-    double first = 0, bits = 0;
-    uint64_t equal = 0;
-    cdp_call calls[MAX_STAGES];
-    bool good;
+/* All steps. Rank 0 says in the end whether all is well. */
+static bool train(cdp_group *world, cdp_pipeline *pipeline, stage *s) {
     alone a;
-    alone_open(&a);
-    for (uint64_t step = 0; step < run_of.steps; ++step) {
-        bits = pipeline_step(rpc, stages, text, step, message);
-        const double want = alone_step(&a, text, step, bytes);
-        if (step == 0) first = bits;
+    uint64_t equal = 0;
+    double first = 0, bits = 0;
+    if (is_first(s)) alone_open(&a);
+    for (s->step = 0; s->step < run_of.steps; ++s->step) {
+        s->bits = 0;
+        if (!worked(cdp_pipeline_step(pipeline))) exit(1);
+        update_values(&s->m, s->moments, s->step, s->sum);
+        if (!worked(cdp_broadcast(world, &s->bits, 1, CDP_DTYPE_F64, s->count - 1))) exit(1);
+        if (!is_first(s)) continue;
+        bits = s->bits;
+        const double want = alone_step(&a, s->text, s->step, s->bytes);
+        if (s->step == 0) first = bits;
         equal += memcmp(&bits, &want, sizeof bits) == 0;
-        if (step % 10 == 0 || step + 1 == run_of.steps)
-            printf("step %3llu: %.12f bits per byte; one process %.12f\n", llu(step), bits, want);
-        fflush(stdout);
+        if (s->step % 10 == 0 || s->step + 1 == run_of.steps)
+            printf(
+                "step %3llu: %.12f bits per byte; one process %.12f\n", llu(s->step), bits, want);
     }
-    const bool same = same_values(rpc, stages, &a);
-    const bool gone = cdp_rpc_stats_of(rpc).contexts == 0;
-    all_stages(rpc, stages, "finish", NULL, calls);
-    printf("%u stages, %llu micro-batches of %llu sequences in a step\n", stages, llu(run_of.micro),
-        llu(share_of()));
-    good = verdict(equal == run_of.steps, "the losses of all steps have the bits of one process");
+    const bool same = same_values(world, s, &a);
+    if (!is_first(s)) return true;
+    bool good =
+        verdict(equal == run_of.steps, "the losses of all steps have the bits of one process");
     good = verdict(same, "so have the parameters of all stages in the end") && good;
     if (run_of.steps >= 10) good = verdict(bits < first - 0.5, "the loss fell") && good;
-    good = verdict(gone, "no context is left") && good;
     printf("%s\n", good ? "all checks passed" : "SOME CHECKS FAILED");
     alone_close(&a);
-    free(message);
-    free(bytes);
     return good;
 }
 
@@ -488,53 +326,58 @@ static bool read_options(int argc, char **argv, char **path) {
     return true;
 }
 
-/* Longer arguments than 64 KiB could overtake each other, and micro-batches must not. */
 static bool options_fit(uint32_t stages, reason *why) {
     if (run_of.micro < 1 || run_of.micro > MAX_MICRO || plan_of.batch % run_of.micro)
-        return because(why, "--micro must be 1, 2, 4, 8 or 16");
+        return because(why, "--micro must be 1, 2, 4, 8, 16 or 32");
     if (stages > MAX_STAGES || plan_of.layers < stages || plan_of.layers > 64)
-        return because(why, "%u ranks need --layers %u to 64; at most 16 ranks", stages, stages);
-    if (plan_of.width < plan_of.heads || plan_of.width % plan_of.heads
-        || (tokens_of() * (plan_of.width * sizeof(real) + 2)) > 60000)
-        return because(why,
-            "--width must divide by %llu, and a micro-batch have at most 60000 bytes between two "
-            "stages: take more of them",
-            llu(plan_of.heads));
+        return because(why, "%u ranks need --layers %u to 64; at most 64 ranks", stages, stages);
+    if (plan_of.width < plan_of.heads || plan_of.width % plan_of.heads)
+        return because(why, "--width must divide by %llu", llu(plan_of.heads));
     return true;
 }
 
-static bool train_in_stages(cdp_group *world, char *path, const char *program) {
+/* What the schedule costs on paper, if backward takes twice as long as forward. */
+static bool say_schedule(const cdp_schedule *schedule, uint32_t stages) {
+    cdp_pipe_cost cost[MAX_STAGES] = {{0}};
+    cdp_pipe_preview paper;
+    for (uint32_t i = 0; i < stages; ++i)
+        cost[i] = (cdp_pipe_cost){.f_us = 1, .i_us = 1, .w_us = 1};
+    if (!worked(cdp_schedule_preview(schedule, cost, false, &paper))) return false;
+    printf("%u stages, %llu micro-batches of %llu sequences: bubble %.0f %% on paper, at most %u "
+           "micro-batches kept\n",
+        stages, llu(run_of.micro), llu(share_of()), 100 * paper.bubble, paper.peak);
+    return true;
+}
+
+static bool train_in_stages(cdp_group *world, const corpus *text) {
     static stage s;
-    const cdp_rpc_function functions[] = {
-        {.name = "forward", .func = forward, .user = &s, .flags = CDP_RPC_LATER, .max_running = 1},
-        {.name = "update", .func = update, .user = &s, .max_running = 1},
-        {.name = "values", .func = values, .user = &s},
-        {.name = "finish", .func = finish, .user = &s}};
-    const cdp_rpc_desc desc = {.group = world, .functions = functions, .function_count = 4};
-    corpus text = {0};
-    reason why;
-    bool good = true;
-    cdp_rpc *rpc = NULL;
-    if (cdp_rank(world) == 0
-        && !corpus_gather(&text, &path, path ? 1 : 0, program, plan_of.context, &why)) {
-        complain(&why);
-        return false;
-    }
-    stage_open(&s, cdp_rank(world), cdp_size(world));
-    const cdp_value value = {.data = &s, .plain = {.tensors = &s.values, .tensor_count = 1}};
-    if (!worked(cdp_rpc_create(&desc, &rpc))
-        || !worked(cdp_rref_create(rpc, &value, "the values of a stage", &s.parameter))
-        || !worked(cdp_barrier(world))) { /* every stage is ready */
-        cdp_rpc_destroy(rpc);             /* ends the functions that use the stage, which lasts */
-        corpus_free(&text);
-        return false;
-    }
-    if (is_first(&s)) good = drive(rpc, s.count, &text);
-    /* Until all ranks are here the other stages serve in this call. */
-    good = worked(cdp_rpc_shutdown(rpc, CDP_NO_TIMEOUT)) && good;
-    stage_close(&s); /* results of calls are freed before the rpc is */
-    cdp_rpc_destroy(rpc);
-    corpus_free(&text);
+    const uint32_t rank = cdp_rank(world), n = cdp_size(world);
+    const cdp_schedule_desc plan = {.ranks = n, .micros = (uint32_t)run_of.micro};
+    const cdp_pipe_edge stream = {tokens_of() * plan_of.width, REAL_DTYPE};
+    cdp_schedule *schedule;
+    cdp_pipeline *pipeline = NULL;
+    if (!worked(cdp_schedule_create(&plan, &schedule))) return false;
+    stage_open(&s, rank, n, cdp_schedule_peak(schedule, rank), text);
+    const cdp_pipe_stage mine = {.in = &stream,
+        .out = &stream,
+        .in_count = rank > 0,
+        .out_count = rank + 1 < n,
+        .forward = forward,
+        .backward = backward,
+        .user = &s};
+    const cdp_pipeline_desc desc = {
+        .group = world, .schedule = schedule, .stages = &mine, .stage_count = 1};
+    const uint64_t from = first_block(rank, n), to = first_block(rank + 1, n);
+    bool good = rank || say_schedule(schedule, n);
+    good = worked(cdp_pipeline_create(&desc, &pipeline)) && good;
+    if (pipeline) good = train(world, pipeline, &s) && good;
+    if (good)
+        printf("stage %u: blocks %llu to %llu%s%s, %llu parameters: %llu micro-batches\n", rank,
+            llu(from), llu(to - 1), is_first(&s) ? ", embeddings" : "",
+            is_last(&s) ? ", output and loss" : "", llu(s.m.value_count), llu(s.done));
+    cdp_pipeline_destroy(pipeline);
+    cdp_schedule_destroy(schedule);
+    stage_close(&s);
     return good;
 }
 
@@ -546,19 +389,22 @@ int main(int argc, char **argv) {
             "[TEXT]"))
         return 0;
     char *path = NULL;
+    corpus text = {0};
     cdp_group *world;
     reason why;
     bool single;
     if (!read_options(argc, argv, &path)) {
         fprintf(stderr, "pipeline [--steps N] [--micro N] [--layers N] [--width N] [TEXT]\n");
-        return 2;
+        return argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
     }
     if (!join_world(&world, &single)) return 1;
-    if (!options_fit(cdp_size(world), &why)) {
+    if (!options_fit(cdp_size(world), &why)
+        || !corpus_gather(&text, &path, path ? 1 : 0, argv[0], plan_of.context, &why)) {
         complain(&why);
         return 2;
     }
-    const bool good = train_in_stages(world, path, argv[0]);
+    const bool good = train_in_stages(world, &text);
+    corpus_free(&text);
     cdp_group_destroy(world);
     return good ? 0 : 1;
 }

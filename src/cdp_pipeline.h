@@ -5,7 +5,8 @@
         schedule says what each rank does in which order. Here a schedule is data: a table with a
         row for each action. It is checked before anything runs: every stage has each micro-batch
         once, forward and backward; no order of the ranks waits in a circle; the bubble, the
-        memory and the messages of a step are known on paper.
+        memory and the messages of a step are known on paper. A driver runs any such table:
+        callbacks of the program compute, activations and gradients travel between stages.
 
     DO THIS
         #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
@@ -49,6 +50,11 @@
         know who holds how many activations                cdp_schedule_peak
         know whether blocking sends would hang             cdp_schedule_deadlock
         see what a rank does                               cdp_schedule_rows, cdp_schedule_text
+        run it                                             cdp_pipeline_create, _step
+        run it without blocking                            cdp_pipeline_start, _poll
+        know where to keep a micro-batch's activations     .slot of cdp_pipe_micro
+        know when a stage's gradients are complete         .last of cdp_pipe_micro
+        bring memory of my own for activations             .memory of cdp_pipe_stage
 
     COMING FROM PyTorch's torch.distributed.pipelining
         ScheduleGPipe                          CDP_PIPE_GPIPE
@@ -60,6 +66,13 @@
         ScheduleDualPipeV                      CDP_PIPE_DUALPIPEV
         _load_csv(file, "compute_only")        .csv; "compute_comms" is read, too
         _dump_csv                              cdp_schedule_text
+        PipelineStage(module, ...)             cdp_pipe_stage: callbacks for F, B, I and W
+        schedule.step(x)                       cdp_pipeline_step; callbacks of the first stage have
+                                               the data, those of the last one the loss
+        schedule.eval(x)                       a pipeline of CDP_PIPE_EVAL
+        scale_grads                            none: multiply the loss by 1 / m, or by the share of
+                                               samples, also where the last micro-batch is smaller
+        Differences: shapes are given, not sent, and compared at creation; nothing is pickled.
 
     SCHEDULES
         p ranks, v stages on each, m micro-batches; F, I, W: times of one stage (forward, backward
@@ -80,20 +93,50 @@
         Steady 1F1B has no slack: a message that takes time delays each round of p micro-batches.
         `ahead` forwards more hide it, for as many activations more.
 
+    A STEP
+            cdp_status forward(void *user, const cdp_pipe_micro *m) {
+                // in[], of the stage before (the first stage: data of the program) -> out[]
+            }
+            cdp_status backward(void *user, const cdp_pipe_micro *m) {
+                // grad_out[] (the last stage: of its loss) -> grad_in[], and gradients of weights
+                if (m->last) ...    // of all micro-batches: a data-parallel group may reduce them
+            }
+        Each rank runs its rows in their order: it waits for what a row needs, computes, and starts
+        to send what came out, without waiting for that. Receives start `ahead` rows early, right
+        into the memory of the tensor. So messages travel while rows compute, and no schedule that
+        exists can hang. Messages have tags of their own for each stage and micro-batch. Between
+        two stages of one rank nothing is sent or copied: they see the same memory. The two rows of
+        a pair run one after the other, forward and backward in the order of the table.
+
     CONFIGURATION
         CDP_PIPELINE_IMPLEMENTATION  this header alone; cdp.h is implemented elsewhere
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
 
     THREADS
         A schedule does not change: any thread may use it. Destroying it is for one thread alone.
+        A pipeline belongs to one thread at a time, which also runs its callbacks.
 
     MEMORY
         From the os of the desc. A schedule: 8 bytes for each row, 4 for each stage. Checking it,
         and each preview, take 18 bytes for each micro-batch of a stage and 16 for each row
         meanwhile; buffers of cdp_schedule_deadlock() 4 for each pair of ranks.
+        A pipeline: the tensors of all micro-batches at the borders of this rank's stages, for
+        which the program brings no memory, and gradients of as many; 32 bytes for each tensor of
+        each micro-batch; 32 for each tensor of each row. What a stage keeps between forward and
+        backward is the program's, in cdp_schedule_peak() slots.
 
     ERRORS
         INVALID, UNSUPPORTED, NOMEM: nothing was done. UNSUPPORTED says which sizes a kind has.
+        MISMATCH of cdp_pipeline_create(): ranks have different schedules, or tensors between
+        stages; the text shows the first row that differs. A callback that fails, or a rank that
+        dies, ends the step on all ranks: their errors name the stage, the action and the
+        micro-batch. Of a rank that died nobody knows more than what it has sent: named is the first
+        action that it is not known to have done.
+
+    WHAT IS NOT THERE
+        Reductions of data-parallel copies and tied weights are the program's, in the callbacks,
+        on groups of their own. Nothing travels before a row has ended: a B hands on its gradient
+        as a whole (take I and W). Callbacks have one thread: a pair does not overlap by itself.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #include "cdp.h"
@@ -106,11 +149,16 @@
 #error "cdp_pipeline.h and cdp.h are of different versions: copy both from the same release"
 #endif
 
+#ifdef CDP_NO_MESSAGES
+#error "cdp_pipeline.h needs what CDP_NO_MESSAGES leaves out"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #include "pipeline/schedule_api.h"
+#include "pipeline/driver_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -129,5 +177,8 @@ extern "C" {
 #include "pipeline/pace.h"
 #include "pipeline/csv.h"
 #include "pipeline/schedule.h"
+#include "pipeline/places.h"
+#include "pipeline/meet.h"
+#include "pipeline/driver.h"
 
 #endif /* CDP_PIPELINE_IMPL_INCLUDED */

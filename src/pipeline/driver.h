@@ -1,0 +1,514 @@
+/* pipeline/driver.h - a step: rows of this rank, one after the other
+
+   Knows: callbacks, memory of tensors, sends and receives. Promises: a send never stops a row;
+   every wait ends at the deadline of the step; later steps allocate nothing here. */
+#ifndef CDP_SRC_PIPELINE_DRIVER_H
+#define CDP_SRC_PIPELINE_DRIVER_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "../base/error_api.h"
+#include "../os/os_api.h"
+#include "../group/group_api.h"
+#include "../group/collectives_api.h"
+#include "../group/messages_api.h"
+#include "../base/compiler.h"
+#include "../base/helpers.h"
+#include "../text/format.h"
+#include "schedule_api.h"
+#include "driver_api.h"
+#include "table.h"
+#include "rules.h"
+#include "schedule.h"
+#include "places.h"
+#include "meet.h"
+
+#define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
+
+struct cdp_pipeline {
+    cdp_pipeline_desc desc;
+    const cdp_os *os;
+    const cdp__pipe_table *table;
+    uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
+    cdp_pipe_stage *stages;
+    uint32_t *local;                  /* of each stage: its number on this rank */
+    uint32_t *slots;                  /* of each cell */
+    void **pointers;                  /* see cdp__pipe_list() */
+    uint8_t *memory;                  /* of tensors that the program brings no memory for */
+    cdp_work *receives, *sends;       /* `widest` for each row */
+    uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
+    uint64_t deadline_ns;
+    bool running;
+};
+
+/* ---- memory ---- */
+
+CDP__PRIVATE const cdp_act *cdp__pipe_row(const cdp_pipeline *p, uint64_t row) {
+    return &p->table->acts[p->table->first[p->rank] + row];
+}
+
+/* The pointers of a role of a micro-batch of a stage of this rank. */
+CDP__PRIVATE void **cdp__pipe_list(
+    const cdp_pipeline *p, uint32_t stage, uint32_t micro, cdp_pipe_role role) {
+    const uint64_t cell = (uint64_t)p->local[stage] * p->table->micros + micro;
+    return p->pointers + (cell * 4 + (uint64_t)role) * p->widest;
+}
+
+CDP__PRIVATE const cdp_pipe_edge *cdp__pipe_edges(
+    const cdp_pipe_stage *s, cdp_pipe_role role, uint32_t *count) {
+    const bool in = role == CDP_PIPE_IN || role == CDP_PIPE_GRAD_IN;
+    *count = in ? s->in_count : s->out_count;
+    return in ? s->in : s->out;
+}
+
+/* Is the memory that of a neighbour stage on the same rank? */
+CDP__PRIVATE bool cdp__pipe_is_shared(
+    const cdp_pipeline *p, uint32_t stage, cdp_pipe_role role, uint32_t *from) {
+    *from = role == CDP_PIPE_IN ? stage - 1 : stage + 1;
+    if (role == CDP_PIPE_IN) return stage && p->table->place[stage - 1] == p->rank;
+    return role == CDP_PIPE_GRAD_OUT && stage + 1 < p->table->stages
+        && p->table->place[stage + 1] == p->rank;
+}
+
+CDP__PRIVATE bool cdp__pipe_has_role(const cdp_pipeline *p, cdp_pipe_role role) {
+    return !p->table->forward_only || role == CDP_PIPE_IN || role == CDP_PIPE_OUT;
+}
+
+/* Places the tensors of a role of a stage from `*used` bytes of the pipeline's memory on; without
+   memory it counts only. */
+CDP__PRIVATE cdp_status cdp__pipe_place_role(
+    cdp_pipeline *p, uint32_t stage, cdp_pipe_role role, uint64_t *used) {
+    const cdp_pipe_stage *s = &p->stages[p->local[stage]];
+    uint32_t count, from;
+    const cdp_pipe_edge *edges = cdp__pipe_edges(s, role, &count);
+    if (!cdp__pipe_has_role(p, role) || cdp__pipe_is_shared(p, stage, role, &from)) return CDP_OK;
+    for (uint32_t i = 0; i < p->table->micros; ++i) {
+        for (uint32_t k = 0; k < count; ++k) {
+            void **at = &cdp__pipe_list(p, stage, i, role)[k];
+            if (!s->memory) {
+                *at = p->memory ? p->memory + *used : NULL;
+                *used += (edges[k].count * cdp_dtype_size(edges[k].dtype) + 63) & ~63ull;
+                continue;
+            }
+            if (!p->memory) continue; /* asked for once */
+            *at = s->memory(s->user, role, i, k);
+            if (!*at)
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "cdp_pipeline_create: memory() of stage %u gives NULL for micro-batch %u",
+                    stage, i);
+        }
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__pipe_share_role(cdp_pipeline *p, uint32_t stage, cdp_pipe_role role) {
+    const cdp_pipe_role other = role == CDP_PIPE_IN ? CDP_PIPE_OUT : CDP_PIPE_GRAD_IN;
+    uint32_t from;
+    if (!cdp__pipe_is_shared(p, stage, role, &from)) return;
+    for (uint32_t i = 0; i < p->table->micros; ++i)
+        memcpy(cdp__pipe_list(p, stage, i, role), cdp__pipe_list(p, from, i, other),
+            p->widest * sizeof(void *));
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_place_all(cdp_pipeline *p, uint64_t *used) {
+    *used = 0;
+    for (uint32_t s = 0; s < p->table->stages; ++s) {
+        if (p->table->place[s] != p->rank) continue;
+        for (uint32_t role = 0; role < 4; ++role) {
+            const cdp_status st = cdp__pipe_place_role(p, s, (cdp_pipe_role)role, used);
+            if (st != CDP_OK) return st;
+        }
+    }
+    for (uint32_t s = 0; s < p->table->stages && p->memory; ++s) {
+        if (p->table->place[s] != p->rank) continue;
+        cdp__pipe_share_role(p, s, CDP_PIPE_IN);
+        cdp__pipe_share_role(p, s, CDP_PIPE_GRAD_OUT);
+    }
+    return CDP_OK;
+}
+
+/* ---- creation ---- */
+
+CDP__PRIVATE cdp_status cdp__pipe_check_stage(
+    const cdp__pipe_table *t, const cdp_pipe_stage *s, uint32_t stage) {
+    const char *lacks = NULL;
+    if (!s->forward) lacks = "forward";
+    if (!t->forward_only && t->split && (!s->backward_input || !s->backward_weights))
+        lacks = s->backward_input ? "backward_weights" : "backward_input";
+    for (uint64_t i = t->first[t->place[stage]]; i < t->first[t->place[stage] + 1]; ++i)
+        if (t->acts[i].stage == stage && t->acts[i].kind == CDP_ACT_B && !s->backward)
+            lacks = "backward";
+    if (stage && !s->in_count) lacks = "in";
+    if (stage + 1 < t->stages && !s->out_count) lacks = "out";
+    if ((s->in_count && !s->in) || (s->out_count && !s->out)) lacks = s->in ? "out" : "in";
+    if (lacks)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: stage %u lacks .%s, which the schedule needs", stage, lacks);
+    if ((!stage && s->in_count) || (stage + 1 == t->stages && s->out_count))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: the first stage has no in, and the last one no out; set %s of "
+            "stage %u to 0",
+            stage ? "out_count" : "in_count", stage);
+    for (uint32_t k = 0; k < s->in_count + s->out_count; ++k) {
+        const cdp_pipe_edge *e = k < s->in_count ? &s->in[k] : &s->out[k - s->in_count];
+        if (!cdp_dtype_size(e->dtype) || e->count > UINT64_MAX >> 8)
+            return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+                "cdp_pipeline_create: a tensor of stage %u has dtype %d and %llu elements", stage,
+                (int)e->dtype, (unsigned long long)e->count);
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
+    const cdp__pipe_table *t = &d->schedule->table;
+    const uint32_t rank = cdp_rank(d->group);
+    uint32_t own = 0;
+    if (cdp_size(d->group) != t->ranks)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: the group has %u ranks, the schedule %u", cdp_size(d->group),
+            t->ranks);
+    for (uint32_t s = 0; s < t->stages; ++s) {
+        if (t->place[s] != rank) continue;
+        if (own < d->stage_count) {
+            const cdp_status st = cdp__pipe_check_stage(t, &d->stages[own], s);
+            if (st != CDP_OK) return st;
+        }
+        ++own;
+    }
+    if (own != d->stage_count || (own && !d->stages))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_pipeline_create: this rank has %u stages, desc.stage_count is %u", own,
+            d->stage_count);
+    if (cdp__pipe_cells(t) * 2 + d->tag > INT32_MAX)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_pipeline_create: tags beyond 31 bits: %u stages x %u micro-batches from tag %u on",
+            t->stages, t->micros, d->tag);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_desc *d) {
+    const cdp__pipe_table *t = p->table;
+    uint64_t used;
+    uint32_t own = 0;
+    bool *live;
+    for (uint32_t k = 0; k < d->stage_count; ++k) {
+        p->widest = (uint32_t)cdp__max(p->widest, d->stages[k].in_count);
+        p->widest = (uint32_t)cdp__max(p->widest, d->stages[k].out_count);
+    }
+    const uint64_t lists = (uint64_t)d->stage_count * t->micros * 4;
+    p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, d->stage_count * sizeof *p->stages);
+    p->local = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->local);
+    p->slots = (uint32_t *)cdp__pipe_alloc(p->os, cdp__pipe_cells(t) * sizeof *p->slots);
+    p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
+    p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
+    p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
+    live = (bool *)cdp__pipe_alloc(p->os, p->rows + 1);
+    if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
+    const bool dealt = live != NULL;
+    cdp__pipe_free(p->os, live);
+    if (!dealt || !p->stages || !p->local || !p->slots || !p->pointers || !p->receives || !p->sends)
+        return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
+    if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
+    for (uint32_t s = 0; s < t->stages; ++s)
+        if (t->place[s] == p->rank) p->local[s] = own++;
+    (void)cdp__pipe_place_all(p, &used);
+    p->memory = (uint8_t *)cdp__pipe_alloc(p->os, used + 64);
+    if (!p->memory) return cdp__pipe_nomem("cdp_pipeline_create", used);
+    return cdp__pipe_place_all(p, &used);
+}
+
+CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
+    cdp_pipeline *p = pipeline;
+    if (!p) return;
+    const cdp_os *os = p->os;
+    cdp__pipe_free(os, p->stages);
+    cdp__pipe_free(os, p->local);
+    cdp__pipe_free(os, p->slots);
+    cdp__pipe_free(os, p->pointers);
+    cdp__pipe_free(os, p->memory);
+    cdp__pipe_free(os, p->receives);
+    cdp__pipe_free(os, p->sends);
+    cdp__pipe_free(os, p);
+}
+
+/* What this rank says of the edges of its stages: two words for each stage of all. */
+CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
+    for (uint32_t s = 0; s < p->table->stages; ++s) {
+        if (p->table->place[s] != p->rank) continue;
+        const cdp_pipe_stage *k = &p->stages[p->local[s]];
+        hashes[2 * s] = cdp__pipe_edge_hash(k->in, k->in_count);
+        hashes[2 * s + 1] = cdp__pipe_edge_hash(k->out, k->out_count);
+    }
+}
+
+CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeline **out) {
+    if (out) *out = NULL;
+    if (!desc || !out) return cdp__pipe_missing("cdp_pipeline_create", desc ? "out" : "desc");
+    if (!desc->group || !desc->schedule)
+        return cdp__pipe_missing(
+            "cdp_pipeline_create", desc->group ? "desc.schedule" : "desc.group");
+    const cdp_os *os = desc->schedule->os;
+    const cdp__pipe_table *t = &desc->schedule->table;
+    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, 2ull * t->stages * sizeof *hashes);
+    cdp_pipeline *p = (cdp_pipeline *)cdp__pipe_alloc(os, sizeof *p);
+    cdp_status st = cdp__pipe_check_desc(desc);
+    if (!hashes || !p) st = cdp__pipe_nomem("cdp_pipeline_create", sizeof *p);
+    if (st == CDP_OK) {
+        p->desc = *desc;
+        p->os = os;
+        p->table = t;
+        p->rank = cdp_rank(desc->group);
+        p->stage_count = desc->stage_count;
+        p->rows = t->first[p->rank + 1] - t->first[p->rank];
+        st = cdp__pipe_take_desc(p, desc);
+        if (st == CDP_OK) cdp__pipe_say_edges(p, hashes);
+    }
+    st = cdp__pipe_meet(desc, st, hashes);
+    cdp__pipe_free(os, hashes);
+    if (st == CDP_OK) {
+        *out = p;
+    } else if (p) {
+        p->os = os;
+        cdp_pipeline_destroy(p);
+    }
+    return st;
+}
+
+/* ---- errors ---- */
+
+/* The first row of a rank that it is not known to have run. */
+CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, uint32_t suspect) {
+    const cdp__pipe_table *t = p->table;
+    uint64_t *known = (uint64_t *)cdp__pipe_alloc(p->os, t->ranks * sizeof *known);
+    if (!known) return;
+    known[p->rank] = p->at;
+    cdp__pipe_spread_known(t, known);
+    const uint64_t row = known[suspect];
+    if (t->first[suspect] + row < t->first[suspect + 1]) {
+        const cdp_act *a = &t->acts[t->first[suspect] + row];
+        cdp__text_add(text, "; rank %u (stage %u) is not known to have done more than before ",
+            suspect, (unsigned)a->stage);
+        cdp__pipe_add_act(text, a);
+        cdp__text_add(text, ", micro-batch %u", a->micro);
+    }
+    cdp__pipe_free(p->os, known);
+}
+
+/* Communication has failed while this rank was at a row. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[300];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    const uint32_t suspect =
+        was.peer < 0 ? UINT32_MAX : cdp_rank_of_world(p->desc.group, (uint32_t)was.peer);
+    p->running = false;
+    if (p->at < p->rows) {
+        cdp__text_add(&text, "stage %u at ", (unsigned)cdp__pipe_row(p, p->at)->stage);
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", micro-batch %u", cdp__pipe_row(p, p->at)->micro);
+    } else {
+        cdp__text_add(&text, "after its last row");
+    }
+    if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
+    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
+}
+
+/* A callback has returned an error: all ranks end. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
+    cdp_pipeline *p, const cdp_act *a, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[200];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
+    cdp__pipe_add_act(&text, a);
+    cdp__text_add(
+        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
+    char room[160];
+    uint32_t peer = UINT32_MAX;
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
+    if (p->at < p->rows) {
+        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", which waits in ");
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        if (from != CDP__PIPE_NONE) {
+            cdp__text_add(&text, " for ");
+            cdp__pipe_add_act(&text, &p->table->acts[from]);
+            peer = p->table->place[p->table->acts[from].stage];
+            cdp__text_add(&text, " of rank %u", peer);
+        }
+    }
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
+    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
+}
+
+/* ---- a step ---- */
+
+CDP__PRIVATE cdp_work *cdp__pipe_works(const cdp_pipeline *p, cdp_work *list, uint64_t row) {
+    return list + row * p->widest;
+}
+
+/* The tag of a message is that of its receiver's cell and direction. */
+CDP__PRIVATE uint32_t cdp__pipe_tag(const cdp_pipeline *p, uint64_t message) {
+    const uint64_t cells = cdp__pipe_cells(p->table);
+    return p->desc.tag + (uint32_t)(message % cells * 2 + message / cells);
+}
+
+/* Starts the receives or the sends of a row. */
+CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool receive) {
+    const cdp_act *a = cdp__pipe_row(p, row);
+    const uint64_t message = receive ? cdp__pipe_needs(p->table, a) : cdp__pipe_gives(p->table, a);
+    const bool forward = a->kind == CDP_ACT_F;
+    cdp_work *works = cdp__pipe_works(p, receive ? p->receives : p->sends, row);
+    cdp_pipe_role role = forward ? CDP_PIPE_OUT : CDP_PIPE_GRAD_IN;
+    uint32_t count, other = a->stage + 1u;
+    if (receive) role = forward ? CDP_PIPE_IN : CDP_PIPE_GRAD_OUT;
+    if (forward == receive) other = a->stage - 1u;
+    if (message == CDP__PIPE_NONE) return CDP_OK;
+    const cdp_pipe_edge *e = cdp__pipe_edges(&p->stages[p->local[a->stage]], role, &count);
+    void **at = cdp__pipe_list(p, a->stage, a->micro, role);
+    const uint32_t peer = p->table->place[other], tag = cdp__pipe_tag(p, message);
+    for (uint32_t k = 0; k < count; ++k) {
+        const cdp_status st = receive
+            ? cdp_recv_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k])
+            : cdp_send_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k]);
+        if (st != CDP_OK) return st;
+    }
+    return CDP_OK;
+}
+
+/* Has a work ended? `wait`: not before it has, or the deadline is over. */
+CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
+    cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
+    while (st == CDP_PENDING) {
+        uint64_t left_ms = CDP_NO_TIMEOUT;
+        if (p->deadline_ns != UINT64_MAX) {
+            const uint64_t now = p->os->now_ns(p->os->user);
+            if (now >= p->deadline_ns) return cdp__pipe_late(p);
+            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
+        }
+        if (!wait) return CDP_PENDING;
+        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
+                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
+    }
+    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_wait_row(
+    cdp_pipeline *p, cdp_work *list, uint64_t row, bool wait) {
+    cdp_work *works = cdp__pipe_works(p, list, row);
+    for (uint32_t k = 0; k < p->widest; ++k) {
+        const cdp_status st = cdp__pipe_wait(p, works[k], wait);
+        if (st != CDP_OK) return st;
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
+    const cdp_act *a = cdp__pipe_row(p, row);
+    const cdp_pipe_stage *s = &p->stages[p->local[a->stage]];
+    const uint64_t here = p->table->first[p->rank] + row;
+    cdp_pipe_fn *call = s->forward;
+    cdp_pipe_micro m;
+    m.kind = (cdp_act_kind)a->kind;
+    m.stage = a->stage;
+    m.micro = a->micro;
+    m.slot = p->slots[cdp__pipe_cell(p->table, a->stage, a->micro)];
+    m.first = m.last = true;
+    for (uint64_t i = p->table->first[p->rank]; i < p->table->first[p->rank + 1]; ++i) {
+        if (i == here || p->table->acts[i].stage != a->stage) continue;
+        if (i < here) m.first = false;
+        if (i > here) m.last = false;
+    }
+    m.in = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_IN);
+    m.out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_OUT);
+    m.grad_out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_GRAD_OUT);
+    m.grad_in = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_GRAD_IN);
+    if (a->kind == CDP_ACT_B) call = s->backward;
+    if (a->kind == CDP_ACT_I) call = s->backward_input;
+    if (a->kind == CDP_ACT_W) call = s->backward_weights;
+    const cdp_status st = call(s->user, &m);
+    return st == CDP_OK ? CDP_OK : cdp__pipe_threw(p, a, st);
+}
+
+/* Starts receives of the next row, or pair, and of those a little ahead. */
+CDP__PRIVATE cdp_status cdp__pipe_post_rows(cdp_pipeline *p, uint32_t width) {
+    const uint64_t to = cdp__min(p->at + width + cdp__def(p->desc.ahead, 2u), p->rows);
+    for (; p->posted < to; ++p->posted) {
+        const cdp_status st = cdp__pipe_start(p, p->posted, true);
+        if (st != CDP_OK) return cdp__pipe_failed(p, st);
+    }
+    return CDP_OK;
+}
+
+/* The next row, or pair: waits, computes, sends. */
+CDP__PRIVATE cdp_status cdp__pipe_advance(cdp_pipeline *p, bool wait) {
+    const uint32_t width = cdp__pipe_width(cdp__pipe_row(p, p->at));
+    cdp_status st = cdp__pipe_post_rows(p, width);
+    for (uint32_t i = 0; i < width && st == CDP_OK; ++i)
+        st = cdp__pipe_wait_row(p, p->receives, p->at + i, wait);
+    for (uint32_t i = 0; i < width && st == CDP_OK; ++i) {
+        st = cdp__pipe_compute(p, p->at + i);
+        if (st != CDP_OK) return st;
+        st = cdp__pipe_start(p, p->at + i, false);
+        if (st != CDP_OK) return cdp__pipe_failed(p, st);
+    }
+    if (st == CDP_OK) p->at += width;
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
+    cdp_status st = CDP_OK;
+    while (p->at < p->rows && st == CDP_OK)
+        st = cdp__pipe_advance(p, wait);
+    while (p->ended < p->rows && st == CDP_OK) {
+        st = cdp__pipe_wait_row(p, p->sends, p->ended, wait);
+        if (st == CDP_OK) ++p->ended;
+    }
+    if (st == CDP_OK) p->running = false;
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
+    if (!p) return cdp__pipe_missing(call, "pipeline");
+    if (p->running)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
+    const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
+    p->deadline_ns = UINT64_MAX;
+    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->os->now_ns(p->os->user) + ms * 1000000ull;
+    p->at = p->posted = p->ended = 0;
+    memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
+    memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
+    p->running = true;
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline) {
+    const cdp_status st = cdp__pipe_begin(pipeline, "cdp_pipeline_step");
+    return st == CDP_OK ? cdp__pipe_go_on(pipeline, true) : st;
+}
+
+#ifndef CDP_NO_FRAMES
+CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline) {
+    return cdp__pipe_begin(pipeline, "cdp_pipeline_start");
+}
+
+CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us) {
+    if (!pipeline) return cdp__pipe_missing("cdp_pipeline_poll", "pipeline");
+    if (!pipeline->running)
+        return cdp_error_set(
+            CDP_ERR_STATE, -1, 0, "cdp_pipeline_poll: no step is running: call cdp_pipeline_start");
+    (void)cdp_poll(pipeline->desc.group, budget_us); /* a failure is seen by what waits */
+    return cdp__pipe_go_on(pipeline, false);
+}
+#endif
+
+#endif /* CDP_SRC_PIPELINE_DRIVER_H */
