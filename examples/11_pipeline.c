@@ -17,6 +17,7 @@
 
     Rank 0 trains the whole model alone beside it, on the same micro-batches. Losses and, in the
     end, parameters must have the same bits. The last line is the verdict. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 
