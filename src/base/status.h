@@ -59,18 +59,6 @@ CDP__PRIVATE CDP__COLD const cdp__status_row *cdp__status_row_of(int32_t number)
     return &unknown;
 }
 
-CDP_API const char *cdp_status_name(cdp_status status) {
-    return cdp__status_row_of((int32_t)status)->name;
-}
-
-CDP_API const char *cdp_status_text(cdp_status status) {
-#ifdef CDP_NO_LOG_STRINGS
-    return cdp_status_name(status);
-#else
-    return cdp__status_row_of((int32_t)status)->meaning;
-#endif
-}
-
 /* Whether a number is an error of this library. */
 CDP__PRIVATE bool cdp__status_is_error(int32_t number) {
     return number < 0 && cdp__status_row_of(number)->name[0] != '?';

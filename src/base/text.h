@@ -16,6 +16,18 @@
 #include "basics.h"
 #include "../os/words.h"
 
+CDP_API const char *cdp_status_name(cdp_status status) {
+    return cdp__status_row_of((int32_t)status)->name;
+}
+
+CDP_API const char *cdp_status_text(cdp_status status) {
+#ifdef CDP_NO_LOG_STRINGS
+    return cdp_status_name(status);
+#else
+    return cdp__status_row_of((int32_t)status)->meaning;
+#endif
+}
+
 CDP__PRIVATE CDP__ONE_COPY cdp_error *cdp__error_slot(void) {
     static CDP__THREAD_LOCAL cdp_error slot;
     return &slot;

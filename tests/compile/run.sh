@@ -200,6 +200,19 @@ t_read_once() { # $4...: all headers in one file: each is read as often as that 
         [ "$n" -ge 2 ] && [ "$n" -le 3 ] || die "$h is read $n times, 2 or 3 are right"
     done
 }
+t_apart() { # $4...: headers that need cdp.h alone, each implemented in a file of its own, beside one for cdp.h
+    set_language "$1" "$2"
+    local h objects=apart.o
+    { printf '#define CDP_CORE_IMPLEMENTATION\n#include "cdp.h"\nint main(void) { return 0; }\n'; } > "apart.$ext"
+    compile "$1 -std=$2 -$3" "apart.$ext" apart.o
+    for h in "${@:4}"; do
+        printf '#define %s\n#include "%s"\n' "$(own_macro_of "$h")" "$h" > "apart_$h.$ext"
+        compile "$1 -std=$2 -$3" "apart_$h.$ext" "apart_$h.o"
+        objects="$objects apart_$h.o"
+    done
+    # shellcheck disable=SC2086
+    $1 $objects -o apart -pthread -lm
+}
 t_own_later() { # $4...: all declarations, and then one header is implemented by its own macro, with what it needs
     set_language "$1" "$2"
     local h wanted
@@ -679,6 +692,7 @@ for c in $c_compilers; do
     if [ $c = gcc ]; then add t_together gcc c11 O0 $WITHOUT_MPI; else add t_together $c c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; fi
     add t_read_once $c c11 O0 $WITHOUT_MPI
     add t_own_later $c gnu11 $CHECK $WITHOUT_MPI
+    add t_apart $c c11 O0 cdp_dtensor.h cdp_pipeline.h
 done
 # shellcheck disable=SC2086
 for c in $c_compilers; do add t_no_os $c c11 O0 $WITHOUT_MPI; done
