@@ -4685,7 +4685,8 @@ CDP__DT cdp_status cdp__dt_meeting_done(void *user, cdp_status status) {
     if (cdp__atomic_load_u32(&x->over, CDP__ACQUIRE)) return CDP_OK;
     memset(&rq, 0, sizeof rq);
     rq.kind = CDP_COLL_BARRIER;
-    (void)cdp_start_after(x->all, &rq, x->met, &told);
+    const cdp_status st = cdp_start_after(x->all, &rq, x->met, &told);
+    (void)st; /* refused: the group of the plan has failed already */
     return CDP_OK;
 }
 
@@ -4724,7 +4725,8 @@ CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bo
         if (broken && x->met.seq && cdp_work_test(x->met) == CDP_PENDING)
             cdp_group_abort(x->group, why.text);
         const cdp_status met = x->met.seq ? cdp_work_wait(x->met) : CDP_OK;
-        if (x->seen.seq) (void)cdp_work_wait(x->seen);
+        const cdp_status seen = x->seen.seq ? cdp_work_wait(x->seen) : CDP_OK;
+        (void)seen; /* `met` says what went wrong */
         if (!broken && st == CDP_OK) st = met;
     }
     if (st == CDP_OK || !broken) return st;
