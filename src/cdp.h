@@ -97,6 +97,8 @@
         train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         check that parameters are equal        cdp_ddp_verify
         draw one step                          cdp_ddp_trace
+        watch a job, find a slow rank          cdp_report_create; cdp_report_step in each step
+        draw one step of all ranks             cdp_report_svg
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
         run without threads                    .no_thread = true and cdp_poll, or CDP_NO_THREADS
         run without a system                   CDP_NO_OS, a cdp_os and a cdp_transport
@@ -192,7 +194,7 @@
         CDP_NO_DDP *           off      no data parallel training, and none of the next seven
         CDP_NO_HOOKS *         off      no built-in hooks (hooks of your own work)
         CDP_NO_AVERAGER *      off      no cdp_averager_step, cdp_outer
-        CDP_NO_TRACE *         off      no cdp_ddp_trace
+        CDP_NO_TRACE *         off      no cdp_ddp_trace, cdp_report
         CDP_NO_SPARSE *        off      no cdp_ddp_ready_rows, cdp_ddp_rows; a parameter that is
                                         sparse: UNSUPPORTED
         CDP_NO_JOIN *          off      no cdp_ddp_join(_all); a desc's join: UNSUPPORTED
@@ -200,7 +202,7 @@
         CDP_NO_VERIFY *        off      no cdp_ddp_verify
         CDP_NO_TRAINING *      off      no cdp_convert, cdp_scaler_update, cdp_optim_update,
                                         cdp_optimizer_create, cdp_batch_norm, cdp_leaves,
-                                        cdp_outer,
+                                        cdp_outer, cdp_report,
                                         cdp_ddp_ready_from; no .grad_arena, .uses
         CDP_NO_SAMPLER *       off      no cdp_sampler_fill, cdp_sampler_part, cdp_loader
         CDP_NO_MESSAGES *      off      no cdp_send and the other calls of >>group/messages_api, no
@@ -397,6 +399,7 @@ extern "C" {
 #include "train/batch_norm_api.h"
 #include "train/leaves_api.h"
 #include "train/outer_api.h"
+#include "train/report_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -534,6 +537,8 @@ extern "C" {
 #include "train/leaves_tree.h"
 #include "train/leaves.h"
 #include "train/outer.h"
+#include "train/stragglers.h"
+#include "train/report.h"
 
 #endif /* CDP_IMPL_INCLUDED */
 

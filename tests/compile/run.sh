@@ -278,10 +278,10 @@ PARTS='CDP_NO_HOOKS CDP_NO_AVERAGER CDP_NO_TRACE CDP_NO_SAMPLER CDP_NO_DDP
     CDP_NO_STORE_CALLS CDP_NO_JOB_KEY CDP_NO_STORE_SERVER CDP_NO_MEETING CDP_NO_REPRODUCIBLE CDP_NO_BACKEND'
 part_of() { # define: the functions that it leaves out
     case $1 in
-    CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|optimizer|leaves|outer)_' ;;
+    CDP_NO_DDP) echo ' cdp_(ddp|hook|averager|optimizer|leaves|outer|report)_' ;;
     CDP_NO_HOOKS) echo ' cdp_hook_' ;;
     CDP_NO_AVERAGER) echo ' cdp_(averager|outer)_' ;;
-    CDP_NO_TRACE) echo ' cdp_ddp_trace' ;;
+    CDP_NO_TRACE) echo ' cdp_(ddp_trace$|report_)' ;;
     CDP_NO_SAMPLER) echo ' cdp_sampler_' ;;
     CDP_NO_SPARSE) echo ' cdp_(ddp_ready_rows|ddp_rows|_sparse_append|_sparse_exchange)$' ;;
     CDP_NO_JOIN) echo ' cdp_ddp_join$' ;;
@@ -308,7 +308,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_MAC) echo ' cdp__(mac_(open|recv|send)|sip)$' ;;
     CDP_FEW_ALGORITHMS) echo ' cdp__(bruck|halving|rabenseifner|direct|once|spread|lanes|leaders|phases|subtree)_round$' ;;
     CDP_FEW_DTYPES) echo ' cdp__(mul_c(32|64)|(widen|narrow)_f8e(4m3|5m2)|set_(i8|i16|u16|u32|u64|c32|c64))$' ;;
-    CDP_NO_TRAINING) echo ' cdp_(convert|scaler_(scale|update)|optim_(states|update)|batch_norm_[a-z]+|leaves_[a-z]+|outer_[a-z_]+|optimizer_[a-z_]+|ddp_ready_from|loader_(create|next)|tokens_read)$' ;;
+    CDP_NO_TRAINING) echo ' cdp_(convert|scaler_(scale|update)|optim_(states|update)|batch_norm_[a-z]+|leaves_[a-z]+|outer_[a-z_]+|report_[a-z]+|optimizer_[a-z_]+|ddp_ready_from|loader_(create|next)|tokens_read)$' ;;
     CDP_NO_SCAN) echo ' cdp_(exscan|scan)(_async)?$' ;;
     CDP_NO_RECORDER) echo ' cdp_(group_records|group_dump|describe)$' ;;
     *) die "no such part: $1" ;;
