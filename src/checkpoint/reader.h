@@ -115,7 +115,7 @@ CDP__PRIVATE cdp_status cdp__ck_reader_files(cdp_ckpt_reader *r, bool *none) {
         n.found = false;
         err = -r->disk.os->files.list_folder(
             r->disk.os->user, r->folder, cdp__ck_list_safetensors, &n);
-        if (err) return cdp__ck_io(err, "cannot list", r->folder);
+        if (err && err != ENOENT) return cdp__ck_io(err, "cannot list", r->folder);
         if (!n.found) break;
         memcpy(n.after, n.name, sizeof n.after);
         st = cdp__ck_reader_file(r, n.name);

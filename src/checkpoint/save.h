@@ -209,6 +209,25 @@ CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint32_t first) {
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
+/* Makes the folder of the job. Its own name is synced each time: an earlier save may have made it
+   and ended before that. */
+CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
+    const int32_t r = s->d->os->files.make_folder(s->d->os->user, s->c->path);
+    char parent[CDP__CK_PATH_MAX + 1];
+    uint64_t n = strlen(s->c->path);
+    int32_t err;
+    if (r < 0 && r != -EEXIST) return cdp__ck_io(-r, "cannot make the folder", s->c->path);
+    memcpy(parent, s->c->path, n + 1);
+    while (n > 1 && parent[n - 1] == '/') /* at the end */
+        --n;
+    while (n && parent[n - 1] != '/')
+        --n;
+    parent[n] = 0;
+    err = cdp__ck_sync_folder(s->d, n ? parent : ".");
+    if (err == EACCES && r < 0) err = 0; /* it is not ours, and neither is its name */
+    return err ? cdp__ck_io(err, "cannot sync the folder above", s->c->path) : CDP_OK;
+}
+
 /* C1: the folder with the name that it has until it is complete, and the files. */
 CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     const cdp_os_files *const f = &s->d->os->files;
@@ -216,9 +235,8 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     cdp_status st;
     int32_t r;
     uint32_t i;
-    r = f->make_folder(s->d->os->user, s->c->path);
-    if (r < 0 && r != -EEXIST) return cdp__ck_io(-r, "cannot make the folder", s->c->path);
-    st = cdp__ck_lock(s);
+    st = cdp__ck_make_path(s);
+    if (st == CDP_OK) st = cdp__ck_lock(s);
     if (st != CDP_OK) return st;
     if (cdp__ck_complete(s->d, s->c->path, s->step, &r) || r == EBADMSG)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,

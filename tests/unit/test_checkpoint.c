@@ -636,6 +636,7 @@ static void unfit_ranks(cdp_group *g, void *arg) {
     T_TEXT("blob 'notes' has 9 bytes, its room is 3", cdp_last_error()->text);
     T_EQ(CDP_ERR_STATE, cdp_ckpt_load(c, NULL, 77, NULL));
     T_TEXT("there is no step 77", cdp_last_error()->text);
+    T_EQ(CDP_ERR_STATE, cdp_ckpt_load(c, "/tmp/no/such/folder", CDP_CKPT_LATEST, NULL));
     cdp_ckpt_destroy(c);
     m.items[0].name = "other"; /* missing is allowed on request, and keeps its value */
     m.whole[3] = 8;
