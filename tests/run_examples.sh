@@ -75,6 +75,22 @@ if [ -x "$build/16_memory" ] && [ -x "$build/memory_viz" ]; then
 else
     echo "SKIP 16_memory: it or memory_viz does not exist"
 fi
+# Saved by four processes, loaded by three; then the tool looks at it, and at a damaged copy.
+if [ -x "$build/22_checkpoint" ] && [ -x "$build/checkpoint" ] && [ -x "$build/cdprun" ]; then
+    if timeout $((60 * slack)) "$build/cdprun" -n 4 "$build/22_checkpoint" save "$tmp/run" > "$tmp/out" 2>&1 < /dev/null &&
+        timeout $((60 * slack)) "$build/cdprun" -n 3 "$build/22_checkpoint" load "$tmp/run" >> "$tmp/out" 2>&1 < /dev/null &&
+        [ "$(grep -cE 'rank [0-2] of 3 loaded step 100, .*: right' "$tmp/out")" = 3 ] && "$build/checkpoint" verify "$tmp/run" >> "$tmp/out" &&
+        "$build/checkpoint" list "$tmp/run" | grep -qE '^w +f32\[50,24\] +4800 model-00001-of-00001.safetensors$' && cp -r "$tmp/run" "$tmp/other" &&
+        "$build/checkpoint" compare "$tmp/run" "$tmp/other" | grep -q '^0 differences' &&
+        printf x | dd of="$tmp/other/step-00000100/model-00001-of-00001.safetensors" bs=1 seek=5000 conv=notrunc 2>> "$tmp/out" &&
+        ! "$build/checkpoint" verify "$tmp/other" > "$tmp/said" && grep -q "'w' in .* is damaged" "$tmp/said" &&
+        ! "$build/checkpoint" compare "$tmp/run" "$tmp/other" > "$tmp/said" && grep -q '^w: other elements' "$tmp/said" &&
+        "$build/checkpoint" --help | grep -q '^usage: '; then
+        good '22_checkpoint and the tool'
+    else bad '22_checkpoint and the tool' 'see its output'; fi
+else
+    echo "SKIP 22_checkpoint: it, the tool or cdprun does not exist"
+fi
 if command -v gfortran > /dev/null && [ -f "$build/libcdp.a" ]; then
     if gfortran -O1 -J"$tmp" examples/19_fortran.f90 "$build/libcdp.a" -o "$tmp/fortran" -pthread -lm > "$tmp/out" 2>&1; then
         example 19_fortran 'rank [0-3]: means .*: right' 4 "$tmp/fortran"

@@ -1,0 +1,187 @@
+/*  checkpoint.c - lists, verifies and compares checkpoints of cdp_checkpoint.h
+
+        gcc -O2 tools/checkpoint.c -o checkpoint -pthread -lm
+        checkpoint list PATH              tensors and blobs: dtype, shape, bytes, file
+        checkpoint verify PATH            compares every sum; names each tensor that is damaged
+        checkpoint compare PATH OTHER     names what is not the same in both
+
+    PATH is a folder of steps (the newest counts), one step, a folder with files of safetensors as
+    Hugging Face has them (these have no sums), or one such file. On a terminal, verify and compare
+    draw a bar on stderr. Exit code: 0; 1: damage, a difference, or PATH cannot be read; 2: wrong
+    arguments. */
+#define CDP_IMPLEMENTATION
+#include "../cdp_checkpoint.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _WIN32
+#include <io.h>
+#define isatty _isatty
+#else
+#include <unistd.h>
+#endif
+
+static int usage(FILE *to) {
+    fprintf(to,
+        "usage: checkpoint list PATH\n"
+        "       checkpoint verify PATH\n"
+        "       checkpoint compare PATH OTHER\n"
+        "PATH: a folder of steps (the newest counts), one step, a folder with files of\n"
+        "safetensors, or one such file.\n");
+    return to == stdout ? 0 : 2;
+}
+
+/* ---- a bar on a terminal ---- */
+
+static uint64_t bar_done, bar_total;
+
+static void bar(uint64_t bytes) {
+    bar_done += bytes;
+    if (!isatty(2)) return;
+    const uint32_t percent =
+        bar_total ? (uint32_t)(100.0 * (double)bar_done / (double)bar_total) : 100;
+    fprintf(stderr, "\r[%-50.*s] %u%%", (int)(percent / 2),
+        "##################################################", percent);
+}
+
+static void bar_end(void) {
+    if (isatty(2)) fprintf(stderr, "\r%60s\r", "");
+}
+
+/* ---- what is there ---- */
+
+static cdp_ckpt_reader *open_path(const char *path) {
+    cdp_ckpt_reader *r;
+    if (cdp_ckpt_open(path, NULL, &r) != CDP_OK) exit(cdp_print_error(stderr));
+    return r;
+}
+
+static uint64_t bytes_of(const cdp_ckpt_reader *r) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i)
+        all += cdp_ckpt_entry_at(r, i).bytes;
+    return all;
+}
+
+static void type_text(const cdp_ckpt_entry *e, char *out, size_t room) {
+    size_t n = (size_t)snprintf(out, room, "%s[", e->blob ? "blob" : cdp_dtype_name(e->dtype));
+    for (uint32_t d = 0; d < e->ndim && n < room; ++d)
+        n += (size_t)snprintf(
+            out + n, room - n, d ? ",%llu" : "%llu", (unsigned long long)e->shape[d]);
+    if (n < room) snprintf(out + n, room - n, "]");
+}
+
+static int list(const char *path) {
+    cdp_ckpt_reader *const r = open_path(path);
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
+        const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+        char type[256];
+        type_text(&e, type, sizeof type);
+        printf("%-40s %-24s %14llu %s\n", e.name, type, (unsigned long long)e.bytes, e.file);
+    }
+    printf("step %llu: %u entries, %llu bytes\n", (unsigned long long)cdp_ckpt_step_of(r),
+        cdp_ckpt_count(r), (unsigned long long)bytes_of(r));
+    cdp_ckpt_close(r);
+    return 0;
+}
+
+static int verify(const char *path) {
+    cdp_ckpt_reader *const r = open_path(path);
+    uint32_t bad = 0;
+    bar_total = bytes_of(r);
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
+        const cdp_status st = cdp_ckpt_verify(r, i);
+        bar(cdp_ckpt_entry_at(r, i).bytes);
+        if (st == CDP_OK) continue;
+        bar_end();
+        cdp_print_error(stdout);
+        ++bad;
+        if (st == CDP_ERR_UNSUPPORTED) break; /* no sums at all */
+    }
+    bar_end();
+    printf("step %llu: %u entries, %u of them damaged or not verified\n",
+        (unsigned long long)cdp_ckpt_step_of(r), cdp_ckpt_count(r), bad);
+    cdp_ckpt_close(r);
+    return bad ? 1 : 0;
+}
+
+/* ---- two of them ---- */
+
+/* Compares elements, some rows at a time. Returns 0: equal, 1: different, -1: not readable. */
+static int compare_rows(cdp_ckpt_reader *a, uint32_t i, cdp_ckpt_reader *b, uint32_t k) {
+    const cdp_ckpt_entry e = cdp_ckpt_entry_at(a, i);
+    const uint64_t rows = e.ndim ? e.shape[0] : 1, row = rows ? e.bytes / rows : 0;
+    const uint64_t most = row && row < (8u << 20) ? (8u << 20) / row : 1;
+    char *const x = (char *)malloc((size_t)(most * row) + 1);
+    char *const y = (char *)malloc((size_t)(most * row) + 1);
+    int result = x && y ? 0 : -1;
+    for (uint64_t at = 0; result == 0 && e.bytes && at < rows; at += most) {
+        const uint64_t n = rows - at < most ? rows - at : most;
+        cdp_box box;
+        memset(&box, 0, sizeof box);
+        memcpy(box.size, e.shape, sizeof box.size);
+        box.start[0] = at;
+        box.size[0] = n;
+        if (cdp_ckpt_read(a, i, e.ndim ? &box : NULL, x) != CDP_OK
+            || cdp_ckpt_read(b, k, e.ndim ? &box : NULL, y) != CDP_OK)
+            result = -1;
+        else if (memcmp(x, y, (size_t)(n * row)) != 0)
+            result = 1;
+        bar(n * row);
+    }
+    free(x);
+    free(y);
+    return result;
+}
+
+/* Says what is different of entry i of `a`; returns whether anything is. */
+static bool differs(cdp_ckpt_reader *a, uint32_t i, cdp_ckpt_reader *b) {
+    const cdp_ckpt_entry e = cdp_ckpt_entry_at(a, i);
+    const uint32_t k = cdp_ckpt_find(b, e.name);
+    const cdp_ckpt_entry other = cdp_ckpt_entry_at(b, k);
+    char one[256], two[256];
+    int result;
+    if (k == UINT32_MAX) {
+        printf("only in the first: %s\n", e.name);
+        return true;
+    }
+    type_text(&e, one, sizeof one);
+    type_text(&other, two, sizeof two);
+    if (strcmp(one, two) != 0) {
+        printf("%s: %s in the first, %s in the second\n", e.name, one, two);
+        return true;
+    }
+    result = compare_rows(a, i, b, k);
+    if (!result) return false;
+    bar_end();
+    if (result < 0) cdp_print_error(stdout);
+    printf("%s: %s\n", e.name, result < 0 ? "cannot be read" : "other elements");
+    return true;
+}
+
+static int compare(const char *path, const char *with) {
+    cdp_ckpt_reader *const a = open_path(path), *const b = open_path(with);
+    uint32_t different = 0;
+    bar_total = bytes_of(a);
+    for (uint32_t i = 0; i < cdp_ckpt_count(a); ++i)
+        different += differs(a, i, b);
+    for (uint32_t i = 0; i < cdp_ckpt_count(b); ++i)
+        if (cdp_ckpt_find(a, cdp_ckpt_entry_at(b, i).name) == UINT32_MAX) {
+            printf("only in the second: %s\n", cdp_ckpt_entry_at(b, i).name);
+            ++different;
+        }
+    bar_end();
+    printf("%u differences\n", different);
+    cdp_ckpt_close(a);
+    cdp_ckpt_close(b);
+    return different ? 1 : 0;
+}
+
+int main(int argc, char **argv) {
+    const char *const what = argc > 1 ? argv[1] : "";
+    if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0) return usage(stdout);
+    if (argc == 3 && strcmp(what, "list") == 0) return list(argv[2]);
+    if (argc == 3 && strcmp(what, "verify") == 0) return verify(argv[2]);
+    if (argc == 4 && strcmp(what, "compare") == 0) return compare(argv[2], argv[3]);
+    return usage(stderr);
+}
