@@ -9,10 +9,12 @@
 
     The files are safetensors. In Python: safetensors.safe_open(
     "run7/step-00000100/model-00001-of-00001.safetensors", "pt").get_tensor("w") */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
 #include "../cdp_checkpoint.h"
 
+#include "help.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -70,6 +72,9 @@ static bool model_right(const model *m) {
     return right;
 }
 
+static const char usage[] = "usage: cdprun -n N checkpoint_job save|load FOLDER\n"
+                            "save writes step 100, load says whether everything is there";
+
 int main(int argc, char **argv) {
     const bool save = argc == 3 && strcmp(argv[1], "save") == 0;
     cdp_group *world;
@@ -78,8 +83,9 @@ int main(int argc, char **argv) {
     model m;
     uint64_t step = 100;
     bool right = true;
+    if (help(argc, argv, usage)) return 0;
     if (argc != 3 || (!save && strcmp(argv[1], "load") != 0)) {
-        fprintf(stderr, "usage: cdprun -n N checkpoint_job save|load FOLDER\n");
+        fprintf(stderr, "%s\n", usage);
         return 2;
     }
     if (cdp_init_from_env(NULL, &world) != CDP_OK) return cdp_print_error(stderr);

@@ -9,6 +9,7 @@
     Hugging Face has them (these have no sums), or one such file. On a terminal, verify and compare
     draw a bar on stderr. Exit code: 0; 1: damage, a difference, or PATH cannot be read; 2: wrong
     arguments. */
+/* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_checkpoint.h"
 #include <stdio.h>
