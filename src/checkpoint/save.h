@@ -217,7 +217,7 @@ CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     uint64_t n = strlen(s->c->path);
     int32_t err;
     if (r < 0 && r != -EEXIST) return cdp__ck_io(-r, "cannot make the folder", s->c->path);
-    memcpy(parent, s->c->path, n + 1);
+    memcpy(parent, s->c->path, (size_t)n + 1);
     while (n > 1 && parent[n - 1] == '/') /* at the end */
         --n;
     while (n && parent[n - 1] != '/')
