@@ -4635,6 +4635,7 @@ typedef struct cdp__dt_sums {
 CDP__DT void cdp__dt_sums_of(const uint64_t *words, cdp__dt_sums *s) {
     const uint64_t *from = words + 1, *to = from + CDP__DT_LAYOUT_WORDS;
     const uint32_t count = CDP__DT_AT_PLACES - CDP__DT_AT_MESH;
+    memset(s, 0, sizeof *s);
     s->plan = cdp__dt_hash(words, CDP__DT_KEY_WORDS);
     s->mesh = cdp__dt_hash(from + CDP__DT_AT_MESH, count) * 31
         + cdp__dt_hash(to + CDP__DT_AT_MESH, count);

@@ -1494,6 +1494,7 @@ CDP__PRIVATE cdp_status cdp__pipe_walk_open(
     const uint64_t cells = cdp__pipe_cells(t), rows = t->first[t->ranks], p = t->ranks;
     const uint64_t bytes = (2 * cells + 2 * rows + p) * sizeof(double) + 2 * p * sizeof(uint64_t)
         + 2 * cells + p * sizeof(bool);
+    memset(w, 0, sizeof *w);
     w->memory = cdp__pipe_alloc(s->os, bytes);
     if (!w->memory) return cdp__pipe_nomem(call, bytes);
     w->forward = (double *)w->memory;
