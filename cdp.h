@@ -3232,8 +3232,8 @@ typedef struct cdp_leaves_desc {
 
 /* Collective; waits. *out belongs to the caller. Errors: INVALID (a missing member; fewer leaves
    than ranks: the text lists the numbers of ranks that are possible), UNSUPPORTED (what the desc
-   excludes), NOMEM, STATE (a backward pass is open), MISMATCH on all ranks (ranks have other
-   leaves, counts or dtypes), or the group's failure. */
+   excludes), NOMEM, STATE (a backward pass is open; the group or the ddp was destroyed), MISMATCH
+   on all ranks (ranks have other leaves, counts or dtypes), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out);
 
 /* Local, between passes. The ddp has no hook then. NULL is allowed. A second call does nothing,
@@ -3243,15 +3243,15 @@ CDP_API void cdp_leaves_destroy(cdp_leaves *leaves);
 /* Begins the next micro-batch of this rank: gradients are zero, and the ddp's backward pass has
    begun, without communication but for the last one. *leaf, which may be NULL, gets its number in
    the global batch. After the last micro-batch this begins the next global batch. Errors: INVALID
-   (NULL), STATE (cdp_leaves_end() is missing; the ddp was destroyed or has another hook), and
-   those of cdp_ddp_no_sync() and cdp_ddp_backward_begin(). */
+   (NULL), STATE (cdp_leaves_end() is missing; the group or the ddp was destroyed; the ddp has
+   another hook), and those of cdp_ddp_no_sync() and cdp_ddp_backward_begin(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_begin(cdp_leaves *leaves, uint64_t *leaf);
 
 /* Ends it. CDP_PENDING: this rank has more micro-batches. CDP_OK: all are done, and gradients
    hold the mean over all micro-batches of all ranks. With a ddp this is cdp_ddp_backward_end(), and
    buckets have left while the last micro-batch was computed; without, the exchange is here.
-   Collective where it is the last one. Errors: INVALID (NULL), STATE (no cdp_leaves_begin()),
-   NOMEM, and those of cdp_ddp_backward_end(); then the global batch is lost. */
+   Collective where it is the last one. Errors: INVALID (NULL), STATE (no
+   cdp_leaves_begin(); the group or the ddp was destroyed), NOMEM, and those of cdp_ddp_backward_end(); then the global batch is lost. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_end(cdp_leaves *leaves);
 
 /* The micro-batches of this rank: *first to *first + *count - 1. Both 0 for NULL. */
@@ -3284,7 +3284,7 @@ CDP_API void cdp_leaves_range(const cdp_leaves *leaves, uint64_t *first, uint64_
 typedef struct cdp_outer cdp_outer;
 
 typedef struct cdp_outer_desc {
-    cdp_group *group;        /* required */
+    cdp_group *group;        /* required; it may be destroyed before the outer, its hub not */
     const cdp_param *params; /* required; f32 in host memory; `data` outlives the outer; copied */
     uint32_t param_count;
     uint64_t period; /* steps between two means of a parameter (default: 500) */
@@ -3314,7 +3314,7 @@ typedef struct cdp_outer_stats {
 /* Collective; waits. All ranks get the parameters of rank 0, or, where other ranks call
    cdp_outer_rebind() in the same group, of these. *out belongs to the caller. Errors: INVALID (a
    missing member, values out of their range; `fragments` does not divide `period`), UNSUPPORTED
-   (a parameter that is not f32), NOMEM, MISMATCH on all ranks (other settings or numbers of
+   (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks (other settings or numbers of
    parameters), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out);
 
@@ -28678,10 +28678,12 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_ddp(const cdp_ddp *d) {
 }
 
 CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
+    cdp_status st;
     uint32_t n;
     if (d->ddp) {
-        const cdp_status st = cdp__leaves_check_ddp(d->ddp);
+        st = cdp__leaves_check_ddp(d->ddp);
         if (st != CDP_OK) return st;
+        d->group = d->ddp->group;
     } else if (!d->group) {
         return cdp__missing("cdp_leaves_create", "desc.ddp or desc.group");
     } else if (!d->grads && d->count) {
@@ -28691,7 +28693,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
     if (d->dtype != CDP_DTYPE_F32 && d->dtype != CDP_DTYPE_F64)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_leaves_create: desc.dtype is %s; use f32 or f64",
             cdp_dtype_name(d->dtype));
-    n = cdp_size(d->ddp ? d->ddp->group : d->group);
+    st = cdp__alive(d->group, "cdp_leaves_create");
+    if (st != CDP_OK) return st;
+    n = cdp_size(d->group);
     if (d->leaves < n || d->leaves > 0x80000000u)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_leaves_create: desc.leaves is %u, and there are %u ranks; possible are %u ranks, "
@@ -28806,7 +28810,6 @@ CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_
     d = *desc;
     st = cdp__leaves_check(&d);
     if (st != CDP_OK) return st;
-    d.group = d.ddp ? d.ddp->group : d.group;
     l = (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l);
     if (!l) return cdp__fail_nomem("leaves", sizeof *l);
     l->desc = d;
@@ -28843,6 +28846,8 @@ CDP_API void cdp_leaves_destroy(cdp_leaves *l) {
 CDP__PRIVATE cdp_status cdp__leaves_usable(const cdp_leaves *l, const char *call) {
     if (!l) return cdp__missing(call, "leaves");
     if (cdp__ended(l)) return cdp__fail(CDP_ERR_STATE, "%s: these leaves were destroyed", call);
+    if (cdp__ended(l->group))
+        return cdp__fail(CDP_ERR_STATE, "%s: the group of these leaves was destroyed", call);
     if (l->desc.ddp && l->unhooked)
         return cdp__fail(CDP_ERR_STATE,
             "%s: the ddp was destroyed or has another hook; create leaves again", call);
@@ -28939,6 +28944,7 @@ struct cdp_outer {
     uint32_t stage;          /* the hook's next one */
     bool flies;              /* a fragment is on its way */
     bool arrived;            /* and delta holds the mean */
+    bool agreed;             /* its values are those of a group, also before the first round */
     cdp_work work;
     cdp_status failed;
     cdp_outer_stats stats;
@@ -29108,7 +29114,7 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
 /* ---- agreement ---- */
 
 enum {
-    CDP__OUTER_ROUNDS = 7,
+    CDP__OUTER_ROUNDS = 7, /* and one more; 0: this rank has agreed with nobody yet */
     CDP__OUTER_STATE,
     CDP__OUTER_FACTS
 };
@@ -29129,7 +29135,7 @@ CDP__PRIVATE void cdp__outer_facts(const cdp_outer *o, uint64_t facts[CDP__OUTER
     facts[4] = cdp__outer_bits(d->lr);
     facts[5] = cdp__outer_bits(d->momentum);
     facts[6] = cdp__outer_bits(d->alpha);
-    facts[CDP__OUTER_ROUNDS] = o->stats.rounds;
+    facts[CDP__OUTER_ROUNDS] = o->agreed ? o->stats.rounds + 1 : 0;
     facts[CDP__OUTER_STATE] = cdp__hash(hash, o->momentum, o->total * sizeof *o->momentum);
 }
 
@@ -29184,7 +29190,8 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
                 2 * sizeof *all)
             != 0)
             cdp__outer_mix(o, 0, o->total, 0);
-        o->stats.rounds = of[CDP__OUTER_ROUNDS];
+        o->stats.rounds = of[CDP__OUTER_ROUNDS] - (of[CDP__OUTER_ROUNDS] != 0);
+        o->agreed = true;
         o->stats.steps = o->stats.rounds * (o->desc.period / o->desc.fragments);
     }
     cdp__free(o->os, all);
@@ -29228,6 +29235,8 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
     cdp_status st = cdp__outer_usable(o, "cdp_outer_rebind");
     if (st != CDP_OK) return st;
     if (!group) return cdp__missing("cdp_outer_rebind", "group");
+    st = cdp__alive(group, "cdp_outer_rebind");
+    if (st != CDP_OK) return st;
     cdp__outer_close_lane(o);
     st = cdp__outer_open_lane(o, group);
     if (st == CDP_OK) st = cdp__outer_agree(o);
@@ -29317,6 +29326,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     if (d.momentum == 0) d.momentum = 0.9;
     if (desc->momentum == CDP_OPTIM_ZERO) d.momentum = 0;
     st = cdp__outer_check(&d);
+    if (st == CDP_OK) st = cdp__alive(d.group, "cdp_outer_create");
     if (st != CDP_OK) return st;
     o = (cdp_outer *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *o);
     if (!o) return cdp__fail_nomem("an outer", sizeof *o);

@@ -15,6 +15,7 @@
 #include "../base/text.h"
 #include "../dtype/dtype.h"
 #include "../dtype/reduce.h"
+#include "../group/state.h"
 #include "../group/collective_calls.h"
 #include "../ddp/group_access.h"
 #include "../ddp/state.h"
@@ -242,10 +243,12 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_ddp(const cdp_ddp *d) {
 }
 
 CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
+    cdp_status st;
     uint32_t n;
     if (d->ddp) {
-        const cdp_status st = cdp__leaves_check_ddp(d->ddp);
+        st = cdp__leaves_check_ddp(d->ddp);
         if (st != CDP_OK) return st;
+        d->group = d->ddp->group;
     } else if (!d->group) {
         return cdp__missing("cdp_leaves_create", "desc.ddp or desc.group");
     } else if (!d->grads && d->count) {
@@ -255,7 +258,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
     if (d->dtype != CDP_DTYPE_F32 && d->dtype != CDP_DTYPE_F64)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_leaves_create: desc.dtype is %s; use f32 or f64",
             cdp_dtype_name(d->dtype));
-    n = cdp_size(d->ddp ? d->ddp->group : d->group);
+    st = cdp__alive(d->group, "cdp_leaves_create");
+    if (st != CDP_OK) return st;
+    n = cdp_size(d->group);
     if (d->leaves < n || d->leaves > 0x80000000u)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_leaves_create: desc.leaves is %u, and there are %u ranks; possible are %u ranks, "
@@ -370,7 +375,6 @@ CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_
     d = *desc;
     st = cdp__leaves_check(&d);
     if (st != CDP_OK) return st;
-    d.group = d.ddp ? d.ddp->group : d.group;
     l = (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l);
     if (!l) return cdp__fail_nomem("leaves", sizeof *l);
     l->desc = d;
@@ -407,6 +411,8 @@ CDP_API void cdp_leaves_destroy(cdp_leaves *l) {
 CDP__PRIVATE cdp_status cdp__leaves_usable(const cdp_leaves *l, const char *call) {
     if (!l) return cdp__missing(call, "leaves");
     if (cdp__ended(l)) return cdp__fail(CDP_ERR_STATE, "%s: these leaves were destroyed", call);
+    if (cdp__ended(l->group))
+        return cdp__fail(CDP_ERR_STATE, "%s: the group of these leaves was destroyed", call);
     if (l->desc.ddp && l->unhooked)
         return cdp__fail(CDP_ERR_STATE,
             "%s: the ddp was destroyed or has another hook; create leaves again", call);

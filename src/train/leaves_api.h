@@ -55,8 +55,8 @@ typedef struct cdp_leaves_desc {
 
 /* Collective; waits. *out belongs to the caller. Errors: INVALID (a missing member; fewer leaves
    than ranks: the text lists the numbers of ranks that are possible), UNSUPPORTED (what the desc
-   excludes), NOMEM, STATE (a backward pass is open), MISMATCH on all ranks (ranks have other
-   leaves, counts or dtypes), or the group's failure. */
+   excludes), NOMEM, STATE (a backward pass is open; the group or the ddp was destroyed), MISMATCH
+   on all ranks (ranks have other leaves, counts or dtypes), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out);
 
 /* Local, between passes. The ddp has no hook then. NULL is allowed. A second call does nothing,
@@ -66,15 +66,15 @@ CDP_API void cdp_leaves_destroy(cdp_leaves *leaves);
 /* Begins the next micro-batch of this rank: gradients are zero, and the ddp's backward pass has
    begun, without communication but for the last one. *leaf, which may be NULL, gets its number in
    the global batch. After the last micro-batch this begins the next global batch. Errors: INVALID
-   (NULL), STATE (cdp_leaves_end() is missing; the ddp was destroyed or has another hook), and
-   those of cdp_ddp_no_sync() and cdp_ddp_backward_begin(). */
+   (NULL), STATE (cdp_leaves_end() is missing; the group or the ddp was destroyed; the ddp has
+   another hook), and those of cdp_ddp_no_sync() and cdp_ddp_backward_begin(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_begin(cdp_leaves *leaves, uint64_t *leaf);
 
 /* Ends it. CDP_PENDING: this rank has more micro-batches. CDP_OK: all are done, and gradients
    hold the mean over all micro-batches of all ranks. With a ddp this is cdp_ddp_backward_end(), and
    buckets have left while the last micro-batch was computed; without, the exchange is here.
-   Collective where it is the last one. Errors: INVALID (NULL), STATE (no cdp_leaves_begin()),
-   NOMEM, and those of cdp_ddp_backward_end(); then the global batch is lost. */
+   Collective where it is the last one. Errors: INVALID (NULL), STATE (no
+   cdp_leaves_begin(); the group or the ddp was destroyed), NOMEM, and those of cdp_ddp_backward_end(); then the global batch is lost. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_end(cdp_leaves *leaves);
 
 /* The micro-batches of this rank: *first to *first + *count - 1. Both 0 for NULL. */

@@ -14,6 +14,7 @@
 #include "../base/ended.h"
 #include "../base/hash.h"
 #include "../base/text.h"
+#include "../group/state.h"
 #include "../group/collective_calls.h"
 #include "../ddp/group_access.h"
 #include "../ddp/launch.h"
@@ -37,6 +38,7 @@ struct cdp_outer {
     uint32_t stage;          /* the hook's next one */
     bool flies;              /* a fragment is on its way */
     bool arrived;            /* and delta holds the mean */
+    bool agreed;             /* its values are those of a group, also before the first round */
     cdp_work work;
     cdp_status failed;
     cdp_outer_stats stats;
@@ -206,7 +208,7 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
 /* ---- agreement ---- */
 
 enum {
-    CDP__OUTER_ROUNDS = 7,
+    CDP__OUTER_ROUNDS = 7, /* and one more; 0: this rank has agreed with nobody yet */
     CDP__OUTER_STATE,
     CDP__OUTER_FACTS
 };
@@ -227,7 +229,7 @@ CDP__PRIVATE void cdp__outer_facts(const cdp_outer *o, uint64_t facts[CDP__OUTER
     facts[4] = cdp__outer_bits(d->lr);
     facts[5] = cdp__outer_bits(d->momentum);
     facts[6] = cdp__outer_bits(d->alpha);
-    facts[CDP__OUTER_ROUNDS] = o->stats.rounds;
+    facts[CDP__OUTER_ROUNDS] = o->agreed ? o->stats.rounds + 1 : 0;
     facts[CDP__OUTER_STATE] = cdp__hash(hash, o->momentum, o->total * sizeof *o->momentum);
 }
 
@@ -282,7 +284,8 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
                 2 * sizeof *all)
             != 0)
             cdp__outer_mix(o, 0, o->total, 0);
-        o->stats.rounds = of[CDP__OUTER_ROUNDS];
+        o->stats.rounds = of[CDP__OUTER_ROUNDS] - (of[CDP__OUTER_ROUNDS] != 0);
+        o->agreed = true;
         o->stats.steps = o->stats.rounds * (o->desc.period / o->desc.fragments);
     }
     cdp__free(o->os, all);
@@ -326,6 +329,8 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
     cdp_status st = cdp__outer_usable(o, "cdp_outer_rebind");
     if (st != CDP_OK) return st;
     if (!group) return cdp__missing("cdp_outer_rebind", "group");
+    st = cdp__alive(group, "cdp_outer_rebind");
+    if (st != CDP_OK) return st;
     cdp__outer_close_lane(o);
     st = cdp__outer_open_lane(o, group);
     if (st == CDP_OK) st = cdp__outer_agree(o);
@@ -415,6 +420,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     if (d.momentum == 0) d.momentum = 0.9;
     if (desc->momentum == CDP_OPTIM_ZERO) d.momentum = 0;
     st = cdp__outer_check(&d);
+    if (st == CDP_OK) st = cdp__alive(d.group, "cdp_outer_create");
     if (st != CDP_OK) return st;
     o = (cdp_outer *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *o);
     if (!o) return cdp__fail_nomem("an outer", sizeof *o);

@@ -32,7 +32,7 @@
 typedef struct cdp_outer cdp_outer;
 
 typedef struct cdp_outer_desc {
-    cdp_group *group;        /* required */
+    cdp_group *group;        /* required; it may be destroyed before the outer, its hub not */
     const cdp_param *params; /* required; f32 in host memory; `data` outlives the outer; copied */
     uint32_t param_count;
     uint64_t period; /* steps between two means of a parameter (default: 500) */
@@ -62,7 +62,7 @@ typedef struct cdp_outer_stats {
 /* Collective; waits. All ranks get the parameters of rank 0, or, where other ranks call
    cdp_outer_rebind() in the same group, of these. *out belongs to the caller. Errors: INVALID (a
    missing member, values out of their range; `fragments` does not divide `period`), UNSUPPORTED
-   (a parameter that is not f32), NOMEM, MISMATCH on all ranks (other settings or numbers of
+   (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks (other settings or numbers of
    parameters), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out);
 

@@ -371,6 +371,26 @@ static void states(cdp_group *g, void *arg) {
     cdp_leaves_destroy(NULL);
 }
 
+/* Calls after the group was destroyed, at each place of a micro-batch. */
+TEST(leaves_of_a_destroyed_group_are_refused) {
+    float grads[8] = {0};
+    cdp_leaves_desc d = {.grads = grads, .count = 8, .leaves = 1};
+    cdp_leaves *l;
+    world w;
+    if (!world_open(&w, 1, NULL, 0)) return;
+    d.group = w.group[0];
+    T_EQ(CDP_OK, cdp_leaves_create(&d, &l));
+    T_EQ(CDP_OK, cdp_leaves_begin(l, NULL));
+    cdp_group_destroy(w.group[0]);
+    T_EQ(CDP_ERR_STATE, cdp_leaves_end(l));
+    T_TEXT("cdp_leaves_end: the group of these leaves was destroyed", cdp_last_error()->text);
+    T_EQ(CDP_ERR_STATE, cdp_leaves_begin(l, NULL));
+    cdp_leaves_destroy(l);
+    T_EQ(CDP_ERR_STATE, cdp_leaves_create(&d, &l));
+    w.group[0] = NULL;
+    world_close(&w);
+}
+
 /* A pass that the program begins by itself has no number. */
 static void unnumbered(cdp_group *g, void *arg) {
     float w[4] = {0};
@@ -410,6 +430,7 @@ int main(int argc, char **argv) {
         {"ranks_that_differ_and_too_many_ranks_are_named",
             ranks_that_differ_and_too_many_ranks_are_named, 30},
         {"mistakes_are_named", mistakes_are_named, 30},
+        {"leaves_of_a_destroyed_group_are_refused", leaves_of_a_destroyed_group_are_refused, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

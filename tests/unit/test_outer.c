@@ -288,6 +288,46 @@ TEST(ranks_take_what_the_foremost_one_agreed_on) {
     check_change(8, 1, true);
 }
 
+/* A rank that comes before the first round, as rank 0. */
+static void comes_first(cdp_group *g, void *arg) {
+    job *j = arg;
+    const uint32_t r = (cdp_rank(g) + RANKS - 1) % RANKS; /* its row */
+    const cdp_status st =
+        r == RANKS - 1 ? job_create(j, g, r, &j->outer[r]) : cdp_outer_rebind(j->outer[r], g);
+    test_check(st == CDP_OK, __FILE__, __LINE__, "%s", cdp_last_error()->text);
+}
+
+TEST(before_the_first_round_a_newcomer_takes_what_the_others_have) {
+    static job j;
+    world w, later;
+    cdp_outer *o;
+    job_begin(&j, 500, 1, 0, 0);
+    j.steps = 3;
+    j.keep = true;
+    if (!world_open(&w, RANKS - 1, NULL, 0) || !world_open(&later, RANKS, NULL, 0)) return;
+    world_threads(&w, train, &j);
+    for (uint32_t r = 0; r + 1 < RANKS; ++r)
+        cdp_group_destroy(w.group[r]); /* before the outer goes on */
+    const float trained = j.data[1][7];
+    world_threads(&later, comes_first, &j);
+    T(j.data[1][7] == trained);
+    T(j.data[2][7] == 7.0f / 16); /* as rank 0 created them */
+    cdp_outer_destroy(j.outer[0]);
+    for (uint32_t r = 0; r < RANKS; ++r) {
+        cdp_group_destroy(later.group[r]);
+        later.group[r] = NULL;
+    }
+    /* calls with a group that was destroyed change nothing */
+    j.desc.group = w.group[0];
+    T_EQ(CDP_ERR_STATE, cdp_outer_rebind(j.outer[1], w.group[0]));
+    T(j.outer[1]->lane);
+    T_EQ(CDP_ERR_STATE, cdp_outer_create(&j.desc, &o));
+    cdp_outer_destroy(j.outer[1]);
+    cdp_outer_destroy(j.outer[2]);
+    world_close(&later);
+    cdp_hub_destroy(w.hub);
+}
+
 static void count_all(cdp_group *g, void *arg) {
     train(g, arg);
 }
@@ -368,16 +408,19 @@ static void has_a_bad_wire(cdp_group *g, void *arg) {
     const cdp_hook wire = {.self = cdp_rank(g) ? g : NULL, .stage = fails};
     cdp_outer_desc d = {.group = g, .params = &p, .param_count = 1, .period = 1, .wire = &wire};
     cdp_outer *o;
-    (void)arg;
     T_EQ(CDP_OK, cdp_outer_create(&d, &o));
+    pthread_barrier_wait((pthread_barrier_t *)arg); /* the failure must not end creation */
     T_EQ(CDP_ERR_UNSUPPORTED, cdp_outer_step(o));
     cdp_outer_destroy(o);
 }
 
 TEST(mistakes_are_named) {
+    pthread_barrier_t created;
     run_counted(1, refuses, NULL);
     run_counted(2, differs, NULL);
-    run_counted(2, has_a_bad_wire, NULL);
+    pthread_barrier_init(&created, NULL, 2);
+    run_counted(2, has_a_bad_wire, &created);
+    pthread_barrier_destroy(&created);
 }
 
 int main(int argc, char **argv) {
@@ -391,6 +434,8 @@ int main(int argc, char **argv) {
             a_rank_leaves_at_any_step_and_another_one_joins, 120},
         {"ranks_take_what_the_foremost_one_agreed_on", ranks_take_what_the_foremost_one_agreed_on,
             30},
+        {"before_the_first_round_a_newcomer_takes_what_the_others_have",
+            before_the_first_round_a_newcomer_takes_what_the_others_have, 30},
         {"all_memory_comes_back", all_memory_comes_back, 30},
         {"mistakes_are_named", mistakes_are_named, 30},
     };
