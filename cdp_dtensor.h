@@ -5129,9 +5129,9 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
 
 CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
     bool ready;
-    if (!work) return cdp__dt_missing("cdp_plan_start", "work");
+    if (!work) return cdp__dt_missing("cdp_plan_run_async", "work");
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
-    work->group = p && p->group ? cdp__dt_run_link(p)->group : NULL;
+    work->group = st == CDP_OK && p->group ? cdp__dt_run_link(p)->group : NULL;
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
@@ -8096,6 +8096,7 @@ CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
     if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
+    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_tp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
@@ -8309,6 +8310,8 @@ CDP__DT cdp_status cdp__dt_tp_make(
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
     const void *w, const char *y_name, const void *y) {
     if (!tp) return cdp__dt_missing(call, "tp");
+    const cdp_status st = cdp__dt_mesh_alive(tp->desc.mesh, call);
+    if (st != CDP_OK) return st;
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
     if (tp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
@@ -8689,6 +8692,7 @@ CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
 CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
     if (!d) return cdp__dt_missing("cdp_cp_create", "desc");
     if (!d->mesh) return cdp__dt_missing("cdp_cp_create", "desc.mesh");
+    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_cp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
@@ -8710,7 +8714,7 @@ CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
 CDP_API uint64_t cdp_cp_rows(
     const cdp_cp_desc *d, uint32_t coord, uint64_t start[2], uint64_t size[2]) {
     start[0] = start[1] = size[0] = size[1] = 0;
-    if (!d || !d->mesh || coord >= d->mesh->count) return 0;
+    if (!d || !cdp__dt_mesh_known(d->mesh) || coord >= d->mesh->count) return 0;
     const uint32_t n = d->mesh->count;
     if (!d->causal) {
         size[0] = cdp__dt_chunk(d->length, 1, n, coord, &start[0]);
@@ -8854,14 +8858,21 @@ CDP__DT cdp_status cdp__dt_ring_alone(const cdp_cp *cp, cdp__dt_ring *r) {
     return CDP_OK;
 }
 
+/* Its mesh is there, and has a group. */
+CDP__DT cdp_status cdp__dt_cp_runs(const cdp_cp *cp, const char *call) {
+    const cdp_status st = cdp__dt_mesh_alive(cp->desc.mesh, call);
+    if (st != CDP_OK || cp->root->group) return st;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
+}
+
 CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void *grad,
     uint64_t grad_count, cdp_cp_block *block, void *user) {
     cdp__dt_ring r;
     if (!cp) return cdp__dt_missing("cdp_cp_ring", "cp");
     if (!kv) return cdp__dt_missing("cdp_cp_ring", "kv");
     if (!block) return cdp__dt_missing("cdp_cp_ring", "block");
-    if (!cp->root->group)
-        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
+    cdp_status st = cdp__dt_cp_runs(cp, "cdp_cp_ring");
+    if (st != CDP_OK) return st;
     if (cp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
     memset(&r, 0, sizeof r);
     r.kv = kv;
@@ -8873,7 +8884,6 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
     r.user = user;
     const uint64_t size = r.count * cdp_dtype_size(cp->desc.dtype);
     const uint32_t copies = cp->desc.gather ? cp->n : 1, kinds = cp->desc.gather ? 1 : 2;
-    cdp_status st = CDP_OK;
     for (uint32_t i = 0; st == CDP_OK && i < kinds && cp->n > 1; ++i) {
         st = cdp__dt_room_for(cp, &cp->kv[i], bytes * copies);
         if (st == CDP_OK && grad) st = cdp__dt_room_for(cp, &cp->grad[i], size * copies);
@@ -9348,9 +9358,7 @@ CDP__DT cdp_status cdp__dt_cp_ready(
         const cdp_status st = cdp__dt_all_given(call, arrays, count);
         if (st != CDP_OK) return st;
     }
-    if (!cp->root->group)
-        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
-    return CDP_OK;
+    return cdp__dt_cp_runs(cp, call);
 }
 
 CDP_API cdp_status cdp_cp_attention(
@@ -9498,9 +9506,16 @@ CDP_API cdp_status cdp_local_map(const cdp_local_map_desc *d) {
 
 #ifndef CDP_NO_TENSOR_OPS
 
+/* NULL: nothing is counted, or the mesh was destroyed. */
+CDP__DT cdp__dt_counter *cdp__dt_counter_of(const cdp_mesh *m) {
+    m = cdp__dt_mesh_known(m);
+    return m ? m->root->counter : NULL;
+}
+
 CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
     char path[CDP__DT_PATH];
-    if (!m) return cdp__dt_missing("cdp_count_begin", "mesh");
+    const cdp_status st = cdp__dt_mesh_alive(m, "cdp_count_begin");
+    if (st != CDP_OK) return st;
     if (!label) return cdp__dt_missing("cdp_count_begin", "label");
     if (!*label || strchr(label, '/'))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -9524,15 +9539,17 @@ CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
 }
 
 CDP_API void cdp_count_end(cdp_mesh *m) {
-    if (m && m->root->counter && m->root->counter->depth) --m->root->counter->depth;
+    cdp__dt_counter *c = cdp__dt_counter_of(m);
+    if (c && c->depth) --c->depth;
 }
 
 CDP_API void cdp_count_backward(cdp_mesh *m, bool on) {
-    if (m && m->root->counter) m->root->counter->user_backward = on;
+    cdp__dt_counter *c = cdp__dt_counter_of(m);
+    if (c) c->user_backward = on;
 }
 
 CDP_API void cdp_count_note(cdp_mesh *m, cdp_coll_kind kind, uint64_t bytes) {
-    if (m && (uint32_t)kind < CDP_COLL_COUNT) cdp__dt_count(m->root->counter, kind, bytes, false);
+    if ((uint32_t)kind < CDP_COLL_COUNT) cdp__dt_count(cdp__dt_counter_of(m), kind, bytes, false);
 }
 
 /* True if `path` is this label, or above it. */
@@ -9544,7 +9561,7 @@ CDP__DT bool cdp__dt_label_below(const cdp__dt_label *l, const char *path) {
 CDP_API cdp_comm_count cdp_counts(const cdp_mesh *m, const char *path, bool backward) {
     cdp_comm_count sum;
     memset(&sum, 0, sizeof sum);
-    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    const cdp__dt_counter *c = cdp__dt_counter_of(m);
     for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
         for (uint32_t k = 0; cdp__dt_label_below(l, path) && k < CDP_COLL_COUNT; ++k) {
             sum.calls[k] += l->calls[backward][k];
@@ -9554,7 +9571,7 @@ CDP_API cdp_comm_count cdp_counts(const cdp_mesh *m, const char *path, bool back
 }
 
 CDP_API void cdp_counts_clear(cdp_mesh *m) {
-    cdp__dt_counter *c = m ? m->root->counter : NULL;
+    cdp__dt_counter *c = cdp__dt_counter_of(m);
     for (cdp__dt_label *l = c ? c->first : NULL; l; l = l->next) {
         memset(l->calls, 0, sizeof l->calls);
         memset(l->bytes, 0, sizeof l->bytes);
@@ -9612,7 +9629,7 @@ CDP__DT void cdp__dt_counts_head(cdp__text *t) {
 CDP_API uint64_t cdp_counts_draw(
     const cdp_mesh *m, cdp_draw_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    const cdp__dt_counter *c = cdp__dt_counter_of(m);
     const bool json = format == CDP_DRAW_JSON;
     if (json)
         cdp__text_add(&t, "[");

@@ -351,9 +351,7 @@ CDP__DT cdp_status cdp__dt_cp_ready(
         const cdp_status st = cdp__dt_all_given(call, arrays, count);
         if (st != CDP_OK) return st;
     }
-    if (!cp->root->group)
-        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
-    return CDP_OK;
+    return cdp__dt_cp_runs(cp, call);
 }
 
 CDP_API cdp_status cdp_cp_attention(

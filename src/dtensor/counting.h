@@ -17,12 +17,20 @@
 #include "kit.h"
 #include "counter.h"
 #include "grid.h"
+#include "cuts.h"
 
 #ifndef CDP_NO_TENSOR_OPS
 
+/* NULL: nothing is counted, or the mesh was destroyed. */
+CDP__DT cdp__dt_counter *cdp__dt_counter_of(const cdp_mesh *m) {
+    m = cdp__dt_mesh_known(m);
+    return m ? m->root->counter : NULL;
+}
+
 CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
     char path[CDP__DT_PATH];
-    if (!m) return cdp__dt_missing("cdp_count_begin", "mesh");
+    const cdp_status st = cdp__dt_mesh_alive(m, "cdp_count_begin");
+    if (st != CDP_OK) return st;
     if (!label) return cdp__dt_missing("cdp_count_begin", "label");
     if (!*label || strchr(label, '/'))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -46,15 +54,17 @@ CDP_API cdp_status cdp_count_begin(cdp_mesh *m, const char *label) {
 }
 
 CDP_API void cdp_count_end(cdp_mesh *m) {
-    if (m && m->root->counter && m->root->counter->depth) --m->root->counter->depth;
+    cdp__dt_counter *c = cdp__dt_counter_of(m);
+    if (c && c->depth) --c->depth;
 }
 
 CDP_API void cdp_count_backward(cdp_mesh *m, bool on) {
-    if (m && m->root->counter) m->root->counter->user_backward = on;
+    cdp__dt_counter *c = cdp__dt_counter_of(m);
+    if (c) c->user_backward = on;
 }
 
 CDP_API void cdp_count_note(cdp_mesh *m, cdp_coll_kind kind, uint64_t bytes) {
-    if (m && (uint32_t)kind < CDP_COLL_COUNT) cdp__dt_count(m->root->counter, kind, bytes, false);
+    if ((uint32_t)kind < CDP_COLL_COUNT) cdp__dt_count(cdp__dt_counter_of(m), kind, bytes, false);
 }
 
 /* True if `path` is this label, or above it. */
@@ -66,7 +76,7 @@ CDP__DT bool cdp__dt_label_below(const cdp__dt_label *l, const char *path) {
 CDP_API cdp_comm_count cdp_counts(const cdp_mesh *m, const char *path, bool backward) {
     cdp_comm_count sum;
     memset(&sum, 0, sizeof sum);
-    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    const cdp__dt_counter *c = cdp__dt_counter_of(m);
     for (const cdp__dt_label *l = c ? c->first : NULL; l; l = l->next)
         for (uint32_t k = 0; cdp__dt_label_below(l, path) && k < CDP_COLL_COUNT; ++k) {
             sum.calls[k] += l->calls[backward][k];
@@ -76,7 +86,7 @@ CDP_API cdp_comm_count cdp_counts(const cdp_mesh *m, const char *path, bool back
 }
 
 CDP_API void cdp_counts_clear(cdp_mesh *m) {
-    cdp__dt_counter *c = m ? m->root->counter : NULL;
+    cdp__dt_counter *c = cdp__dt_counter_of(m);
     for (cdp__dt_label *l = c ? c->first : NULL; l; l = l->next) {
         memset(l->calls, 0, sizeof l->calls);
         memset(l->bytes, 0, sizeof l->bytes);
@@ -134,7 +144,7 @@ CDP__DT void cdp__dt_counts_head(cdp__text *t) {
 CDP_API uint64_t cdp_counts_draw(
     const cdp_mesh *m, cdp_draw_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    const cdp__dt_counter *c = m ? m->root->counter : NULL;
+    const cdp__dt_counter *c = cdp__dt_counter_of(m);
     const bool json = format == CDP_DRAW_JSON;
     if (json)
         cdp__text_add(&t, "[");

@@ -25,6 +25,7 @@
 #include "chunks.h"
 #include "counter.h"
 #include "grid.h"
+#include "cuts.h"
 #include "meshes.h"
 #include "stages.h"
 #include "runner.h"
@@ -63,6 +64,7 @@ CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
 CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
     if (!d) return cdp__dt_missing("cdp_cp_create", "desc");
     if (!d->mesh) return cdp__dt_missing("cdp_cp_create", "desc.mesh");
+    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_cp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
@@ -84,7 +86,7 @@ CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
 CDP_API uint64_t cdp_cp_rows(
     const cdp_cp_desc *d, uint32_t coord, uint64_t start[2], uint64_t size[2]) {
     start[0] = start[1] = size[0] = size[1] = 0;
-    if (!d || !d->mesh || coord >= d->mesh->count) return 0;
+    if (!d || !cdp__dt_mesh_known(d->mesh) || coord >= d->mesh->count) return 0;
     const uint32_t n = d->mesh->count;
     if (!d->causal) {
         size[0] = cdp__dt_chunk(d->length, 1, n, coord, &start[0]);
@@ -228,14 +230,21 @@ CDP__DT cdp_status cdp__dt_ring_alone(const cdp_cp *cp, cdp__dt_ring *r) {
     return CDP_OK;
 }
 
+/* Its mesh is there, and has a group. */
+CDP__DT cdp_status cdp__dt_cp_runs(const cdp_cp *cp, const char *call) {
+    const cdp_status st = cdp__dt_mesh_alive(cp->desc.mesh, call);
+    if (st != CDP_OK || cp->root->group) return st;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
+}
+
 CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void *grad,
     uint64_t grad_count, cdp_cp_block *block, void *user) {
     cdp__dt_ring r;
     if (!cp) return cdp__dt_missing("cdp_cp_ring", "cp");
     if (!kv) return cdp__dt_missing("cdp_cp_ring", "kv");
     if (!block) return cdp__dt_missing("cdp_cp_ring", "block");
-    if (!cp->root->group)
-        return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
+    cdp_status st = cdp__dt_cp_runs(cp, "cdp_cp_ring");
+    if (st != CDP_OK) return st;
     if (cp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
     memset(&r, 0, sizeof r);
     r.kv = kv;
@@ -247,7 +256,6 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
     r.user = user;
     const uint64_t size = r.count * cdp_dtype_size(cp->desc.dtype);
     const uint32_t copies = cp->desc.gather ? cp->n : 1, kinds = cp->desc.gather ? 1 : 2;
-    cdp_status st = CDP_OK;
     for (uint32_t i = 0; st == CDP_OK && i < kinds && cp->n > 1; ++i) {
         st = cdp__dt_room_for(cp, &cp->kv[i], bytes * copies);
         if (st == CDP_OK && grad) st = cdp__dt_room_for(cp, &cp->grad[i], size * copies);

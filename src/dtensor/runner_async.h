@@ -213,9 +213,9 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
 
 CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
     bool ready;
-    if (!work) return cdp__dt_missing("cdp_plan_start", "work");
+    if (!work) return cdp__dt_missing("cdp_plan_run_async", "work");
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
-    work->group = p && p->group ? cdp__dt_run_link(p)->group : NULL;
+    work->group = st == CDP_OK && p->group ? cdp__dt_run_link(p)->group : NULL;
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);

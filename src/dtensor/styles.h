@@ -24,6 +24,7 @@
 #include "kernels.h"
 #include "counter.h"
 #include "grid.h"
+#include "cuts.h"
 #include "meshes.h"
 #include "tensors.h"
 #include "edges.h"
@@ -50,6 +51,7 @@ CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
     if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
+    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_tp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
@@ -263,6 +265,8 @@ CDP__DT cdp_status cdp__dt_tp_make(
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
     const void *w, const char *y_name, const void *y) {
     if (!tp) return cdp__dt_missing(call, "tp");
+    const cdp_status st = cdp__dt_mesh_alive(tp->desc.mesh, call);
+    if (st != CDP_OK) return st;
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
     if (tp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;

@@ -508,6 +508,13 @@ static void rank_keeps_layouts(cdp_group *g, void *arg) {
     cdp_plan_destroy(plan);
     T_TEXT("cdp_plan_destroy: its mesh was destroyed", cdp_last_error()->text);
 }
+static cdp_status block_of_none(void *user, uint32_t owner, const void *kv, void *grad) {
+    (void)user;
+    (void)owner;
+    (void)kv;
+    (void)grad;
+    return CDP_OK;
+}
 /* What is asked of the mesh itself, and what was made of it. */
 static void rank_asks_a_former_mesh(cdp_group *g, void *arg) {
     const uint32_t at[1] = {0}, shape[2] = {2, 1};
@@ -519,9 +526,12 @@ static void rank_asks_a_former_mesh(cdp_group *g, void *arg) {
     cdp_cp_desc cd;
     cdp_mesh *mesh, *part;
     cdp_edge *edge;
-    cdp_tp *tp;
-    cdp_cp *cp;
+    cdp_tp *tp, *second;
+    cdp_cp *cp, *another;
     cdp_net net;
+    cdp_work work;
+    float x[32] = {0};
+    uint64_t rows[4];
     uint32_t cut;
     (void)arg;
     memset(&d, 0, sizeof d);
@@ -564,6 +574,23 @@ static void rank_asks_a_former_mesh(cdp_group *g, void *arg) {
     GONE(cdp_mesh_cut(mesh, 0, sizes, &cut));
     GONE(cdp_mesh_measure(mesh, &net));
     T(!part);
+    GONE(cdp_count_begin(mesh, "layer"));
+    cdp_count_end(mesh);
+    cdp_count_backward(mesh, true);
+    cdp_count_note(mesh, CDP_COLL_ALLREDUCE, 8);
+    T_EQ(0, cdp_counts(mesh, NULL, false).calls[CDP_COLL_ALLREDUCE]);
+    cdp_counts_clear(mesh);
+    T(cdp_counts_draw(mesh, CDP_DRAW_TEXT, NULL, 0) > 0);
+    GONE(cdp_edge_forward(edge, x, x + 16));
+    GONE(cdp_edge_forward_async(edge, x, x + 16, &work));
+    T(!work.group && !work.seq);
+    GONE(cdp_tp_create(&td, &second));
+    GONE(cdp_tp_forward(tp, x, x, NULL, x));
+    GONE(cdp_tp_backward(tp, x, x, x, x, x, NULL));
+    GONE(cdp_cp_create(&cd, &another));
+    GONE(cdp_cp_attention(cp, x, x, x, x, x));
+    GONE(cdp_cp_ring(cp, x, 8, NULL, 0, block_of_none, NULL));
+    T_EQ(0, cdp_cp_rows(&cd, 0, rows, rows + 2));
     cdp_edge_destroy(edge);
     cdp_tp_destroy(tp);
     cdp_cp_destroy(cp);
