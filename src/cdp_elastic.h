@@ -151,10 +151,11 @@
         have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
         where rank 0 alone has the state, another rank takes its place that has not yet begun to
         receive. Where all ranks are dead, waiting newcomers get STATE: at once where the store
-        knows of the deaths, otherwise settle_ms, 2 s and 24 round trips later. They ask in the
-        store whether a member lives, and no member answers; without threads members look between
-        two operations, so who waits without threads waits for timeout_ms more. No process begins
-        the job anew beside members that may live and not reach the store. So a launcher that
+        knows of the deaths, otherwise settle_ms, 2 s and 24 round trips later, and with more than
+        64 members 4 ms for each of them. They ask in the store whether a member lives, and no
+        member answers; without threads members look between two operations, so who waits without
+        threads waits for timeout_ms more. No process begins the job anew beside members that may
+        live and not reach the store. So a launcher that
         starts all ranks again, as torchrun does after a failure, must give each start another
         `job`, such as one with TORCHELASTIC_RESTART_COUNT in it where that is the same on
         all machines.

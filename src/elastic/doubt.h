@@ -24,11 +24,15 @@
 
 #define CDP__ELASTIC_LARGE 64u
 
+/* For the sake of the store, members of large jobs look less often. */
+CDP__PRIVATE uint32_t cdp__elastic_large_ms(const cdp__elastic_decision *d) {
+    return d->size > CDP__ELASTIC_LARGE ? d->size * 2u : 0;
+}
+
 /* Between two looks for ranks that have ended. After each, every member names all ranks to the
-   store again: for its sake, large jobs look less often. */
+   store again. */
 CDP__PRIVATE uint64_t cdp__elastic_wait_ms(const cdp__elastic_decision *d) {
-    const uint32_t large_ms = d->size > CDP__ELASTIC_LARGE ? d->size * 2u : 0;
-    return CDP__ELASTIC_SLICE_MS + large_ms
+    return CDP__ELASTIC_SLICE_MS + cdp__elastic_large_ms(d)
         + CDP__ELASTIC_DEATH_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
@@ -148,7 +152,7 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_doubts(cdp_elastic *e, uint64_t k) {
 
 /* What a newcomer knows of the members. */
 typedef struct cdp__elastic_silence {
-    bool asks;                  /* the question stands in the store */
+    char asked[40];             /* whose question stands in the store; "": there is none */
     uint64_t due_ns;            /* when to ask again */
     cdp__elastic_settle settle; /* for how long nobody has answered */
 } cdp__elastic_silence;
@@ -157,9 +161,10 @@ CDP__PRIVATE void cdp__elastic_ask_key(const cdp_elastic *e, char out[CDP__ELAST
     cdp__elastic_key(e, out, "ask");
 }
 
-/* How often members look. */
+/* How often members look: less often than for trials, see cdp__elastic_news(). */
 CDP__PRIVATE uint32_t cdp__elastic_hear_ms(const cdp__elastic_decision *d) {
-    return CDP__ELASTIC_HEAR_MS + CDP__ELASTIC_HEAR_TRIPS * cdp__elastic_round_trip_ms(d);
+    return CDP__ELASTIC_HEAR_MS + cdp__elastic_large_ms(d)
+        + CDP__ELASTIC_HEAR_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 /* They look twice within it, and may wait before for what they have asked; the answer, and the look
@@ -172,19 +177,22 @@ CDP__PRIVATE uint64_t cdp__elastic_silence_ms(
         + (e->no_thread ? e->tcp.group.timeout_ms : 0);
 }
 
-/* One look of a newcomer beside epoch d->epoch; `there`: the question is in the store. An error if
-   nobody has answered it for so long. */
+/* One look of a newcomer beside epoch d->epoch. `text`: whose question it has read; "": none. An
+   error if nobody has answered it for so long. If it was answered between two looks, and another
+   newcomer has asked again, it has another id. */
 CDP__PRIVATE cdp_status cdp__elastic_silent(
-    cdp_elastic *e, const cdp__elastic_decision *d, cdp__elastic_silence *q, bool there) {
+    cdp_elastic *e, const cdp__elastic_decision *d, cdp__elastic_silence *q, const char *text) {
     const uint32_t most_ms = (uint32_t)cdp__min(cdp__elastic_silence_ms(e, d), e->desc.join_ms);
     const uint64_t now = cdp__elastic_now_ns(e);
     char key[CDP__ELASTIC_KEY];
-    if (q->asks && !there) q->due_ns = now + CDP__ELASTIC_LIVE_MS * CDP__MS;
-    if (!q->asks || !there) {
-        q->asks = there || now >= q->due_ns;
+    bool asks;
+    if (q->asked[0] && !text[0]) q->due_ns = now + CDP__ELASTIC_LIVE_MS * CDP__MS;
+    asks = !text[0] && now >= q->due_ns;
+    if (asks || strcmp(text, q->asked) != 0) {
+        cdp__format(q->asked, sizeof q->asked, "%s", asks ? e->id : text);
         memset(&q->settle, 0, sizeof q->settle);
         q->settle.since_ns = now;
-    } else if (cdp__elastic_waited_ms(&q->settle, now, most_ms) >= most_ms) {
+    } else if (text[0] && cdp__elastic_waited_ms(&q->settle, now, most_ms) >= most_ms) {
         return cdp__fail(CDP_ERR_STATE,
             "cdp_elastic_create: none of the %u ranks of epoch %llu of the job \"%s\" has answered "
             "within %u ms: they have ended, stand still or do not reach the store, and nobody else "
@@ -193,7 +201,7 @@ CDP__PRIVATE cdp_status cdp__elastic_silent(
             d->size, (unsigned long long)d->epoch, e->job, most_ms);
     }
     q->settle.due_ns = now + (CDP__ELASTIC_SLICE_MS + e->round_trip_ns / CDP__MS) * CDP__MS;
-    if (there || !q->asks) return CDP_OK;
+    if (!asks) return CDP_OK;
     cdp__elastic_ask_key(e, key);
     return cdp__elastic_mark(e, e->store, key, e->id);
 }

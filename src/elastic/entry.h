@@ -11,6 +11,9 @@
 #include "../base/types_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../text/utf8.h"
+#include "../text/format.h"
+#include "../text/utf8.h"
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
@@ -297,7 +300,7 @@ typedef struct cdp__elastic_entry {
 CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     cdp_elastic *e, cdp__elastic_decision *d, cdp__elastic_entry *n) {
     const uint64_t before = d->epoch;
-    bool asked;
+    char asked[sizeof n->silence.asked] = "";
     cdp__elastic_get g[CDP__ELASTIC_ENTERS];
     cdp__elastic_decision next;
     cdp_status st;
@@ -310,7 +313,9 @@ CDP__PRIVATE cdp_status cdp__elastic_enter_look(
         cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
     st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_ENTERS);
     if (st != CDP_OK) return st;
-    asked = g[CDP__ELASTIC_UNHEARD].data != NULL;
+    if (before && g[CDP__ELASTIC_UNHEARD].data)
+        cdp__text_foreign(
+            asked, sizeof asked, g[CDP__ELASTIC_UNHEARD].data, g[CDP__ELASTIC_UNHEARD].bytes);
     if (g[CDP__ELASTIC_FINAL].data)
         st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
     else

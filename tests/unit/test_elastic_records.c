@@ -107,6 +107,56 @@ TEST(members_of_large_jobs_look_less_often_who_is_there) {
     T_EQ(2100, cdp__elastic_wait_ms(&d));
 }
 
+/* Without threads one request at a time is either for newcomers or for a trial: a member that is
+   due for the first at each look never sees a trial. */
+TEST(who_looks_for_newcomers_sees_trials_too) {
+    static cdp__elastic_member m[5000];
+    static cdp_elastic e;
+    e.place.rank = 1;
+    e.d.members = m;
+    for (e.d.size = 2; e.d.size < 5000; ++e.d.size)
+        T(cdp__elastic_hear_ms(&e.d) > cdp__elastic_look_ms(&e));
+}
+
+static uint64_t clock_ns;
+static uint64_t clock_now(void *user) {
+    (void)user;
+    return clock_ns;
+}
+
+/* Looks of a newcomer, 100 ms apart, until it gives up: returns after how many. Another question
+   stands in the store after each `every`. */
+static uint32_t looks_until_silence(uint32_t every) {
+    static cdp__elastic_member m[1];
+    cdp_os os = *cdp_os_default();
+    cdp__elastic_decision d;
+    cdp__elastic_silence q;
+    cdp_elastic e;
+    uint32_t i;
+    memset(&d, 0, sizeof d);
+    memset(&q, 0, sizeof q);
+    memset(&e, 0, sizeof e);
+    os.now_ns = clock_now;
+    clock_ns = 1000 * CDP__MS;
+    e.os = &os;
+    e.desc.settle_ms = 200;
+    e.desc.join_ms = 600000;
+    d.members = m;
+    d.size = 1;
+    for (i = 0; i < 1000; ++i, clock_ns += 100 * CDP__MS) {
+        char id[40];
+        cdp__format(id, sizeof id, "%u", i / every);
+        if (cdp__elastic_silent(&e, &d, &q, id) != CDP_OK) break;
+    }
+    return i;
+}
+
+TEST(questions_of_other_newcomers_are_told_apart) {
+    const uint32_t silence = looks_until_silence(1000);
+    T(silence >= 22 && silence < 30); /* settle_ms and two looks of members */
+    T_EQ(1000, looks_until_silence(10));
+}
+
 TEST(times_grow_with_the_longest_round_trip) {
     cdp__elastic_member m[2];
     cdp__elastic_decision d;
@@ -474,6 +524,9 @@ int main(int argc, char **argv) {
             decisions_carry_the_round_trips_of_their_members, 10},
         {"members_of_large_jobs_look_less_often_who_is_there",
             members_of_large_jobs_look_less_often_who_is_there, 10},
+        {"who_looks_for_newcomers_sees_trials_too", who_looks_for_newcomers_sees_trials_too, 10},
+        {"questions_of_other_newcomers_are_told_apart", questions_of_other_newcomers_are_told_apart,
+            10},
         {"times_grow_with_the_longest_round_trip", times_grow_with_the_longest_round_trip, 10},
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
