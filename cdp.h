@@ -3391,7 +3391,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_report_create(const cdp_report_desc *desc,
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_step(
     cdp_report *report, const cdp_report_figures *figures);
 
-/* What the lines that have come so far say of a straggler; the same on all ranks. */
+/* What the lines that have come so far say of a straggler: the same on all ranks after steps that
+   are multiples of `every`; between these a line may not have come to each rank yet. */
 CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 
 /* The last step of all ranks as one SVG picture on one clock: ranks compare theirs in eight
@@ -3401,7 +3402,7 @@ CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_svg(
     cdp_report *report, char *text, uint64_t room, uint64_t *bytes);
 
-/* Local. NULL is allowed. */
+/* Local. Waits for a line that is on its way, at most until its deadline. NULL is allowed. */
 CDP_API void cdp_report_destroy(cdp_report *report);
 #endif /* CDP_NO_TRAINING */
 #endif /* CDP_NO_TRACE */
@@ -29407,15 +29408,18 @@ CDP__PRIVATE uint32_t cdp__late_below(
     return below;
 }
 
-/* The lower median. */
-CDP__PRIVATE uint64_t cdp__late_median(const uint64_t *busy, uint32_t n, uint64_t stride) {
-    uint64_t best = 0;
-    uint32_t r;
-    for (r = 0; r < n; ++r)
-        if (busy[r * stride] >= best
-            && cdp__late_below(busy, n, stride, busy[r * stride]) < (n + 1) / 2)
-            best = busy[r * stride];
-    return best;
+/* The lower median, which is at most `high`: the least number that half of all do not exceed. */
+CDP__PRIVATE uint64_t cdp__late_median(
+    const uint64_t *busy, uint32_t n, uint64_t stride, uint64_t high) {
+    uint64_t low = 0;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (cdp__late_below(busy, n, stride, middle + 1) < (n + 1) / 2)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* Adds a step: rank r has worked for busy[r * stride] ns. */
@@ -29425,7 +29429,7 @@ CDP__PRIVATE void cdp__late_add(cdp__late *l, const uint64_t *busy, uint32_t n, 
     uint32_t r, last = 0;
     for (r = 1; r < n; ++r)
         if (busy[r * stride] > busy[last * stride]) last = r;
-    late = busy[last * stride] - cdp__late_median(busy, n, stride);
+    late = busy[last * stride] - cdp__late_median(busy, n, stride, busy[last * stride]);
     l->rank[at] = last;
     l->ns[at] = late > busy[last * stride] / 20 ? late : 0;
 }
@@ -29677,6 +29681,7 @@ CDP_API cdp_status cdp_report_step(cdp_report *r, const cdp_report_figures *figu
         if (st == CDP_OK) cdp__report_digest(r);
     }
     if (st == CDP_PENDING) return CDP_OK;
+    if (st != CDP_OK) r->filled = 0; /* of a line that nobody gets */
     if (st != CDP_OK || r->filled < r->desc.every) return st;
     memcpy(r->all + cdp_rank(r->lane) * r->row, r->mine, (size_t)r->row * sizeof *r->mine);
     r->filled = 0;

@@ -212,6 +212,7 @@ CDP_API cdp_status cdp_report_step(cdp_report *r, const cdp_report_figures *figu
         if (st == CDP_OK) cdp__report_digest(r);
     }
     if (st == CDP_PENDING) return CDP_OK;
+    if (st != CDP_OK) r->filled = 0; /* of a line that nobody gets */
     if (st != CDP_OK || r->filled < r->desc.every) return st;
     memcpy(r->all + cdp_rank(r->lane) * r->row, r->mine, (size_t)r->row * sizeof *r->mine);
     r->filled = 0;

@@ -57,7 +57,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_report_create(const cdp_report_desc *desc,
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_step(
     cdp_report *report, const cdp_report_figures *figures);
 
-/* What the lines that have come so far say of a straggler; the same on all ranks. */
+/* What the lines that have come so far say of a straggler: the same on all ranks after steps that
+   are multiples of `every`; between these a line may not have come to each rank yet. */
 CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 
 /* The last step of all ranks as one SVG picture on one clock: ranks compare theirs in eight
@@ -67,7 +68,7 @@ CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_svg(
     cdp_report *report, char *text, uint64_t room, uint64_t *bytes);
 
-/* Local. NULL is allowed. */
+/* Local. Waits for a line that is on its way, at most until its deadline. NULL is allowed. */
 CDP_API void cdp_report_destroy(cdp_report *report);
 #endif /* CDP_NO_TRAINING */
 #endif /* CDP_NO_TRACE */

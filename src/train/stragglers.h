@@ -31,15 +31,18 @@ CDP__PRIVATE uint32_t cdp__late_below(
     return below;
 }
 
-/* The lower median. */
-CDP__PRIVATE uint64_t cdp__late_median(const uint64_t *busy, uint32_t n, uint64_t stride) {
-    uint64_t best = 0;
-    uint32_t r;
-    for (r = 0; r < n; ++r)
-        if (busy[r * stride] >= best
-            && cdp__late_below(busy, n, stride, busy[r * stride]) < (n + 1) / 2)
-            best = busy[r * stride];
-    return best;
+/* The lower median, which is at most `high`: the least number that half of all do not exceed. */
+CDP__PRIVATE uint64_t cdp__late_median(
+    const uint64_t *busy, uint32_t n, uint64_t stride, uint64_t high) {
+    uint64_t low = 0;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (cdp__late_below(busy, n, stride, middle + 1) < (n + 1) / 2)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* Adds a step: rank r has worked for busy[r * stride] ns. */
@@ -49,7 +52,7 @@ CDP__PRIVATE void cdp__late_add(cdp__late *l, const uint64_t *busy, uint32_t n, 
     uint32_t r, last = 0;
     for (r = 1; r < n; ++r)
         if (busy[r * stride] > busy[last * stride]) last = r;
-    late = busy[last * stride] - cdp__late_median(busy, n, stride);
+    late = busy[last * stride] - cdp__late_median(busy, n, stride, busy[last * stride]);
     l->rank[at] = last;
     l->ns[at] = late > busy[last * stride] / 20 ? late : 0;
 }

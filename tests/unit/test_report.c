@@ -115,6 +115,56 @@ TEST(a_job_is_watched) {
     T_TEXT("\"backward_ms\":", l[1].last_own);
 }
 
+/* A program that goes on after errors of its report: each call says what has failed. */
+static void goes_on(cdp_group *g, void *arg) {
+    float w[8] = {0};
+    const cdp_param p = {.data = w, .count = 8};
+    const cdp_ddp_desc dd = {.group = g, .params = &p, .param_count = 1};
+    cdp_report_desc d = {.every = 2};
+    const cdp_report_figures f = {.loss = 1};
+    cdp_report *r;
+    T_EQ(CDP_OK, cdp_ddp_create(&dd, &d.ddp));
+    T_EQ(CDP_OK, cdp_report_create(&d, &r));
+    pthread_barrier_wait((pthread_barrier_t *)arg);
+    for (uint32_t s = 0; cdp_rank(g) == 0 && s < 2; ++s)
+        T_EQ(CDP_OK, cdp_report_step(r, &f)); /* a line that rank 1 does not join */
+    pthread_barrier_wait((pthread_barrier_t *)arg);
+    if (cdp_rank(g) == 1) cdp_group_abort(g, "rank 1 leaves");
+    pthread_barrier_wait((pthread_barrier_t *)arg);
+    while (cdp_rank(g) == 0 && cdp_report_step(r, &f) == CDP_OK) {
+    }
+    for (uint32_t s = 0; cdp_rank(g) == 0 && s < 20; ++s)
+        T_EQ(CDP_ERR_ABORTED, cdp_report_step(r, &f));
+    cdp_report_destroy(r);
+    cdp_ddp_destroy(d.ddp);
+}
+
+TEST(steps_after_a_failure_say_so) {
+    pthread_barrier_t meet;
+    pthread_barrier_init(&meet, NULL, 2);
+    run_counted(2, goes_on, &meet);
+    pthread_barrier_destroy(&meet);
+}
+
+TEST(the_median_is_that_of_sorted_times) {
+    uint64_t state = 7, busy[60];
+    for (uint32_t k = 0; k < 200; ++k) {
+        const uint32_t n = 1 + k % 20;
+        uint64_t most = 0;
+        for (uint32_t i = 0; i < 3 * n; ++i) /* one of three counts */
+            busy[i] = k % 3 ? test_random(&state) % 8 : test_random(&state);
+        for (uint32_t i = 0; i < n; ++i) {
+            uint32_t below = 0, same = 0;
+            for (uint32_t j = 0; j < n; ++j) {
+                below += busy[3 * j] < busy[3 * i];
+                same += busy[3 * j] == busy[3 * i];
+            }
+            if (below < (n + 1) / 2 && below + same >= (n + 1) / 2) most = busy[3 * i];
+        }
+        T(most == cdp__late_median(busy, n, 3, UINT64_MAX));
+    }
+}
+
 TEST(numbers_without_json_are_null) {
     char text[200];
     cdp__text t = cdp__text_of(text, sizeof text);
@@ -149,6 +199,8 @@ int main(int argc, char **argv) {
         {"clocks_are_compared_within_the_time_of_a_message",
             clocks_are_compared_within_the_time_of_a_message, 10},
         {"a_job_is_watched", a_job_is_watched, 60},
+        {"steps_after_a_failure_say_so", steps_after_a_failure_say_so, 30},
+        {"the_median_is_that_of_sorted_times", the_median_is_that_of_sorted_times, 10},
         {"numbers_without_json_are_null", numbers_without_json_are_null, 10},
         {"mistakes_are_named", mistakes_are_named, 10},
     };
