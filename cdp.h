@@ -28763,6 +28763,9 @@ CDP__PRIVATE cdp_status cdp__leaves_lay_out(cdp_leaves *l) {
         l->slots[i] = (uint8_t *)cdp__alloc(l->os, cdp__max(l->slot_bytes, 1));
         if (!l->slots[i]) return cdp__fail_nomem("gradients of micro-batches", l->slot_bytes);
     }
+    /* a hook that fails for lack of memory ends all ranks; without a ddp they would wait */
+    if (!d && cdp_size(l->group) > 1)
+        return cdp__leaves_scratch(l, &l->ranges[0], cdp_dtype_size(l->desc.dtype));
     return CDP_OK;
 }
 

@@ -391,6 +391,40 @@ TEST(leaves_of_a_destroyed_group_are_refused) {
     world_close(&w);
 }
 
+static void *no_alloc(void *user, uint64_t bytes) {
+    (void)user;
+    (void)bytes;
+    return NULL;
+}
+
+/* Without a ddp nothing is allocated after creation: a rank without memory would not send, and the
+   others would wait for it until their deadline. */
+static void ends_without_memory(cdp_group *g, void *arg) {
+    float grads[8] = {1};
+    const cdp_leaves_desc d = {.group = g, .grads = grads, .count = 8, .leaves = 5};
+    const cdp_os *os;
+    cdp_os poor;
+    cdp_leaves *l;
+    cdp_status st;
+    (void)arg;
+    T_EQ(CDP_OK, cdp_leaves_create(&d, &l));
+    os = l->os;
+    poor = *os;
+    poor.alloc = no_alloc;
+    l->os = &poor;
+    do
+        T_EQ(CDP_OK, cdp_leaves_begin(l, NULL));
+    while ((st = cdp_leaves_end(l)) == CDP_PENDING);
+    T_EQ(CDP_OK, st);
+    l->os = os;
+    cdp_leaves_destroy(l);
+}
+
+TEST(a_global_batch_without_a_ddp_needs_no_more_memory) {
+    const cdp_group_desc like = {.timeout_ms = 3000};
+    run_ranks(3, &like, 0, ends_without_memory, NULL);
+}
+
 /* A pass that the program begins by itself has no number. */
 static void unnumbered(cdp_group *g, void *arg) {
     float w[4] = {0};
@@ -430,6 +464,8 @@ int main(int argc, char **argv) {
         {"ranks_that_differ_and_too_many_ranks_are_named",
             ranks_that_differ_and_too_many_ranks_are_named, 30},
         {"mistakes_are_named", mistakes_are_named, 30},
+        {"a_global_batch_without_a_ddp_needs_no_more_memory",
+            a_global_batch_without_a_ddp_needs_no_more_memory, 30},
         {"leaves_of_a_destroyed_group_are_refused", leaves_of_a_destroyed_group_are_refused, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
