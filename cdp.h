@@ -3250,8 +3250,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_begin(cdp_leaves *leaves, uint64_t 
 /* Ends it. CDP_PENDING: this rank has more micro-batches. CDP_OK: all are done, and gradients
    hold the mean over all micro-batches of all ranks. With a ddp this is cdp_ddp_backward_end(), and
    buckets have left while the last micro-batch was computed; without, the exchange is here.
-   Collective where it is the last one. Errors: INVALID (NULL), STATE (no
-   cdp_leaves_begin(); the group or the ddp was destroyed), NOMEM, and those of cdp_ddp_backward_end(); then the global batch is lost. */
+   Collective where it is the last one. Errors: INVALID (NULL), STATE (no cdp_leaves_begin(); the
+   group or the ddp was destroyed), NOMEM, and those of cdp_ddp_backward_end(); then the global
+   batch is lost. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_end(cdp_leaves *leaves);
 
 /* The micro-batches of this rank: *first to *first + *count - 1. Both 0 for NULL. */
@@ -3314,8 +3315,8 @@ typedef struct cdp_outer_stats {
 /* Collective; waits. All ranks get the parameters of rank 0, or, where other ranks call
    cdp_outer_rebind() in the same group, of these. *out belongs to the caller. Errors: INVALID (a
    missing member, values out of their range; `fragments` does not divide `period`), UNSUPPORTED
-   (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks (other settings or numbers of
-   parameters), or the group's failure. */
+   (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks
+   (other settings or numbers of parameters), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out);
 
 /* After each inner step, on all ranks equally often. Starts the mean of a fragment, moves it on, or

@@ -6254,13 +6254,11 @@ CDP__PRIVATE cdp_status cdp__elastic_report_ending(cdp_elastic *e) {
     return arrived ? cdp__elastic_append(e, e->store, key, &a) : CDP_OK;
 }
 
-CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
+CDP__PRIVATE cdp_status cdp__elastic_end_all(cdp_elastic *e) {
     char key[CDP__ELASTIC_KEY];
     cdp_elastic_now now;
     bool over = false, ends;
     cdp_status st;
-    st = cdp__elastic_here(e, "cdp_elastic_finish");
-    if (st != CDP_OK) return st;
     cdp__elastic_be_patient(e, true);
     st = cdp__elastic_report_ending(e);
     if (st != CDP_OK) return st;
@@ -6280,6 +6278,14 @@ CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
         if (st != CDP_OK) return st;
         if (over) return cdp__elastic_end(e);
     }
+}
+
+CDP_API cdp_status cdp_elastic_finish(cdp_elastic *e) {
+    cdp_status st = cdp__elastic_here(e, "cdp_elastic_finish");
+    if (st != CDP_OK) return st;
+    st = cdp__elastic_end_all(e);
+    cdp__elastic_be_patient(e, false);
+    return st;
 }
 
 CDP_API void cdp_elastic_leave(cdp_elastic *e, const char *reason) {

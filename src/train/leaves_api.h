@@ -73,8 +73,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_begin(cdp_leaves *leaves, uint64_t 
 /* Ends it. CDP_PENDING: this rank has more micro-batches. CDP_OK: all are done, and gradients
    hold the mean over all micro-batches of all ranks. With a ddp this is cdp_ddp_backward_end(), and
    buckets have left while the last micro-batch was computed; without, the exchange is here.
-   Collective where it is the last one. Errors: INVALID (NULL), STATE (no
-   cdp_leaves_begin(); the group or the ddp was destroyed), NOMEM, and those of cdp_ddp_backward_end(); then the global batch is lost. */
+   Collective where it is the last one. Errors: INVALID (NULL), STATE (no cdp_leaves_begin(); the
+   group or the ddp was destroyed), NOMEM, and those of cdp_ddp_backward_end(); then the global
+   batch is lost. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_end(cdp_leaves *leaves);
 
 /* The micro-batches of this rank: *first to *first + *count - 1. Both 0 for NULL. */

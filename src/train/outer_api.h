@@ -62,8 +62,8 @@ typedef struct cdp_outer_stats {
 /* Collective; waits. All ranks get the parameters of rank 0, or, where other ranks call
    cdp_outer_rebind() in the same group, of these. *out belongs to the caller. Errors: INVALID (a
    missing member, values out of their range; `fragments` does not divide `period`), UNSUPPORTED
-   (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks (other settings or numbers of
-   parameters), or the group's failure. */
+   (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks
+   (other settings or numbers of parameters), or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out);
 
 /* After each inner step, on all ranks equally often. Starts the mean of a fragment, moves it on, or

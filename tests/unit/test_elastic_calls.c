@@ -482,6 +482,22 @@ TEST(a_hash_does_not_depend_on_how_data_arrives) {
 }
 
 /* What a step costs besides its operations. */
+TEST(the_patience_of_a_call_ends_with_it) {
+    cdp_elastic_desc d = {0};
+    cdp_elastic *e;
+    cdp_elastic_now now;
+    OK(cdp_hash_store_create(NULL, &shared));
+    d.store = shared;
+    OK(cdp_elastic_create(&d, &e));
+    T_EQ(0, e->patient_ns);
+    OK(cdp_elastic_next(e, &now));
+    T_EQ(0, e->patient_ns);
+    OK(cdp_elastic_finish(e));
+    T_EQ(0, e->patient_ns);
+    cdp_elastic_destroy(e);
+    cdp_store_destroy(shared);
+}
+
 TEST(next_and_commit_cost_little) {
     cdp_elastic_desc d = {0};
     cdp_elastic *e;
@@ -573,6 +589,7 @@ TEST(a_store_that_ends_ends_the_job) {
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"out_of_memory_at_any_point", out_of_memory_at_any_point, 120},
+        {"the_patience_of_a_call_ends_with_it", the_patience_of_a_call_ends_with_it, 10},
         {"next_and_commit_cost_little", next_and_commit_cost_little, 40},
         {"an_error_of_a_function_of_the_program_is_final",
             an_error_of_a_function_of_the_program_is_final, 40},
