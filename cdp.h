@@ -631,7 +631,7 @@ static void (*const cdp__built_with)(void) CDP__KEPT = cdp_built_with;
 CDP_API uint32_t cdp_version(void);
 
 /* Says in one line how the implementation was compiled, for reports of defects: "cdp 0.3.0, wire
-   version 5, gcc 12.2.0, C 201112, 64 bits", and the macros marked * in CONFIGURATION as
+   version 5, gcc 12.2.0, C 201112L, 64 bits", and the macros marked * in CONFIGURATION as
    cdp_built_with spells them. With CDP_NO_LOG_STRINGS the version alone. Static memory, never NULL.
    Any thread; no errors. */
 CDP_API const char *cdp_build(void);
@@ -3275,7 +3275,8 @@ CDP_API void cdp_leaves_range(const cdp_leaves *leaves, uint64_t *first, uint64_
        for (step = 0; step < steps; ++step) {
            ...                               // forward, backward, an optimizer step of this rank
            st = cdp_outer_step(outer);
-           if (st == CDP_ERR_PEER_LOST) {    // cdp_elastic_next() made a smaller group
+           if (st != CDP_OK) {               // a rank was lost: some ranks get PEER_LOST, others
+               ...                           // ABORTED; cdp_elastic_next() makes a smaller group
                st = cdp_outer_rebind(outer, group);
            }
        }
@@ -3399,7 +3400,8 @@ CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 /* The last step of all ranks as one SVG picture on one clock: ranks compare theirs in eight
    allgathers. Collective, between steps; waits. Writes at most `room` bytes, a zero at the end
    among them; *bytes, which may be NULL, gets the length of the whole text without the zero.
-   Errors: INVALID (NULL), STATE (no step yet), NOMEM, or the group's failure. */
+   Errors: INVALID (NULL), STATE (no step yet, or the last pass was not synchronized), NOMEM, or the
+   group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_svg(
     cdp_report *report, char *text, uint64_t room, uint64_t *bytes);
 
@@ -29789,8 +29791,10 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
     uint32_t n;
     if (bytes) *bytes = 0;
     if (st != CDP_OK) return st;
-    if (!r->desc.ddp->end_ns)
-        return cdp__fail(CDP_ERR_STATE, "cdp_report_svg: there was no synchronized step yet");
+    if (!r->desc.ddp->end_ns || r->desc.ddp->end_ns < r->desc.ddp->begin_ns)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_report_svg: the last pass is open, or was not synchronized (cdp_ddp_no_sync), or "
+            "there was none; call it after a synchronized one");
     n = cdp_size(r->lane);
     events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 3ull) * 8);
     if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 3ull) * 8);

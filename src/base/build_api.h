@@ -10,7 +10,7 @@
 CDP_API uint32_t cdp_version(void);
 
 /* Says in one line how the implementation was compiled, for reports of defects: "cdp 0.3.0, wire
-   version 5, gcc 12.2.0, C 201112, 64 bits", and the macros marked * in CONFIGURATION as
+   version 5, gcc 12.2.0, C 201112L, 64 bits", and the macros marked * in CONFIGURATION as
    cdp_built_with spells them. With CDP_NO_LOG_STRINGS the version alone. Static memory, never NULL.
    Any thread; no errors. */
 CDP_API const char *cdp_build(void);

@@ -22,7 +22,8 @@
        for (step = 0; step < steps; ++step) {
            ...                               // forward, backward, an optimizer step of this rank
            st = cdp_outer_step(outer);
-           if (st == CDP_ERR_PEER_LOST) {    // cdp_elastic_next() made a smaller group
+           if (st != CDP_OK) {               // a rank was lost: some ranks get PEER_LOST, others
+               ...                           // ABORTED; cdp_elastic_next() makes a smaller group
                st = cdp_outer_rebind(outer, group);
            }
        }

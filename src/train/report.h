@@ -316,8 +316,10 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
     uint32_t n;
     if (bytes) *bytes = 0;
     if (st != CDP_OK) return st;
-    if (!r->desc.ddp->end_ns)
-        return cdp__fail(CDP_ERR_STATE, "cdp_report_svg: there was no synchronized step yet");
+    if (!r->desc.ddp->end_ns || r->desc.ddp->end_ns < r->desc.ddp->begin_ns)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_report_svg: the last pass is open, or was not synchronized (cdp_ddp_no_sync), or "
+            "there was none; call it after a synchronized one");
     n = cdp_size(r->lane);
     events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 3ull) * 8);
     if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 3ull) * 8);

@@ -64,7 +64,8 @@ CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 /* The last step of all ranks as one SVG picture on one clock: ranks compare theirs in eight
    allgathers. Collective, between steps; waits. Writes at most `room` bytes, a zero at the end
    among them; *bytes, which may be NULL, gets the length of the whole text without the zero.
-   Errors: INVALID (NULL), STATE (no step yet), NOMEM, or the group's failure. */
+   Errors: INVALID (NULL), STATE (no step yet, or the last pass was not synchronized), NOMEM, or the
+   group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_svg(
     cdp_report *report, char *text, uint64_t room, uint64_t *bytes);
 
