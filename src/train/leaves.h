@@ -242,6 +242,30 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_ddp(const cdp_ddp *d) {
     return CDP_OK;
 }
 
+/* Leaves, bytes of gradients and dtype are equal on all ranks. Before the range of leaves is
+   checked: a rank that refuses them alone would let the others wait. */
+CDP__PRIVATE cdp_status cdp__leaves_compare(const cdp_leaves_desc *d) {
+    static const char *const what[] = {"leaves", "bytes of gradients", "as dtype"};
+    const uint32_t n = cdp_size(d->group);
+    const cdp_os *os = cdp__group_os(d->group);
+    uint64_t mine[3] = {d->leaves, 0, d->ddp ? 0 : (uint64_t)d->dtype};
+    uint64_t *all = (uint64_t *)cdp__alloc(os, n * sizeof mine);
+    cdp_status st;
+    uint32_t i;
+    if (!d->ddp) mine[1] = d->count * cdp_dtype_size(d->dtype);
+    for (i = 0; d->ddp && i < d->ddp->param_count; ++i)
+        mine[1] += cdp__param_bytes(&d->ddp->params[i]);
+    if (!all) return cdp__fail_nomem("leaves", n * sizeof mine);
+    st = cdp_allgather(d->group, mine, all, 3, CDP_DTYPE_U64);
+    for (i = 3; st == CDP_OK && i < 3 * n; ++i)
+        if (all[i] != all[i % 3])
+            st = cdp__fail(CDP_ERR_MISMATCH,
+                "cdp_leaves_create: rank %u has %llu %s, rank 0 has %llu; make them equal", i / 3,
+                (unsigned long long)all[i], what[i % 3], (unsigned long long)all[i % 3]);
+    cdp__free(os, all);
+    return st;
+}
+
 CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
     cdp_status st;
     uint32_t n;
@@ -259,6 +283,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_leaves_create: desc.dtype is %s; use f32 or f64",
             cdp_dtype_name(d->dtype));
     st = cdp__alive(d->group, "cdp_leaves_create");
+    if (st == CDP_OK) st = cdp__leaves_compare(d);
     if (st != CDP_OK) return st;
     n = cdp_size(d->group);
     if (d->leaves < n || d->leaves > 0x80000000u)
@@ -333,26 +358,6 @@ CDP__PRIVATE cdp_status cdp__leaves_lay_out(cdp_leaves *l) {
     return CDP_OK;
 }
 
-/* Leaves, bytes of gradients and dtype are equal on all ranks. */
-CDP__PRIVATE cdp_status cdp__leaves_compare(const cdp_leaves *l) {
-    static const char *const what[] = {"leaves", "bytes of gradients", "as dtype"};
-    const uint32_t n = cdp_size(l->group);
-    const uint64_t mine[3] = {
-        l->desc.leaves, l->slot_bytes, l->desc.ddp ? 0 : (uint64_t)l->desc.dtype};
-    uint64_t *all = (uint64_t *)cdp__alloc(l->os, n * sizeof mine);
-    cdp_status st;
-    uint32_t i;
-    if (!all) return cdp__fail_nomem("leaves", n * sizeof mine);
-    st = cdp_allgather(l->group, mine, all, 3, CDP_DTYPE_U64);
-    for (i = 3; st == CDP_OK && i < 3 * n; ++i)
-        if (all[i] != all[i % 3])
-            st = cdp__fail(CDP_ERR_MISMATCH,
-                "cdp_leaves_create: rank %u has %llu %s, rank 0 has %llu; make them equal", i / 3,
-                (unsigned long long)all[i], what[i % 3], (unsigned long long)all[i % 3]);
-    cdp__free(l->os, all);
-    return st;
-}
-
 CDP__PRIVATE cdp_status cdp__leaves_set_hook(cdp_leaves *l) {
     cdp_hook hook;
     if (!l->desc.ddp) {
@@ -385,7 +390,6 @@ CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_
     l->os = cdp__group_os(d.group);
     st = cdp__leaves_plan(l);
     if (st == CDP_OK) st = cdp__leaves_lay_out(l);
-    if (st == CDP_OK) st = cdp__leaves_compare(l);
     if (st != CDP_OK) {
         cdp__leaves_free(l);
         return st;
