@@ -258,11 +258,11 @@ static void check_change(uint32_t leaves_at, uint64_t delay, bool ahead) {
     world_threads(&w, until_one_leaves, &c);
     pthread_barrier_destroy(&c.created);
     if (!c.j.outer[0] || !c.j.outer[1]) return;
-    if (ahead) { /* as if rank 1 had got the last fragment in time */
-        c.j.outer[1]->saved[7] += 1;
-        ++c.j.outer[1]->stats.rounds;
-    }
     rounds = cdp__max(c.j.outer[0]->stats.rounds, c.j.outer[1]->stats.rounds);
+    if (ahead) { /* as if rank 1 alone had got a fragment in time */
+        c.j.outer[1]->saved[7] += 1;
+        c.j.outer[1]->stats.rounds = ++rounds;
+    }
     const float trained = c.j.data[1][7];
     const bool foremost = c.j.outer[1]->stats.rounds == rounds;
     run_ranks(3, NULL, 0, goes_on, &c);
