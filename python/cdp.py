@@ -27,7 +27,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -115,15 +114,20 @@ cdp_status cdp_start(cdp_group *group, const cdp_request *request, cdp_work *out
 cdp_status cdp_work_wait_for(cdp_work work, uint32_t timeout_ms);
 cdp_status cdp_work_test(cdp_work work);
 cdp_status cdp_work_cancel(cdp_work work);
-cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to, uint32_t tag, cdp_work *work);
-cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_work *work);
-cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from, uint32_t tag, cdp_message *got, cdp_work *work);
+cdp_status cdp_send_async(cdp_group *group, const void *data, uint64_t count, cdp_dtype dtype, uint32_t to,
+    uint32_t tag, cdp_work *work);
+cdp_status cdp_recv_async(cdp_group *group, void *data, uint64_t count, cdp_dtype dtype, uint32_t from,
+    uint32_t tag, cdp_work *work);
+cdp_status cdp_recv_any_async(cdp_group *group, void *data, uint64_t room, cdp_dtype dtype, uint32_t from,
+    uint32_t tag, cdp_message *got, cdp_work *work);
 cdp_status cdp_probe(cdp_group *group, uint32_t from, uint32_t tag, cdp_message *got);
 cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 cdp_status cdp_allgather_bytes(cdp_group *group, const void *data, uint64_t bytes, cdp_blob *all);
 cdp_status cdp_gather_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *all);
-cdp_status cdp_broadcast_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob *got);
-cdp_status cdp_scatter_bytes(cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
+cdp_status cdp_broadcast_bytes(cdp_group *group, const void *data, uint64_t bytes, uint32_t root, cdp_blob
+    *got);
+cdp_status cdp_scatter_bytes(cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root,
+    cdp_blob *mine);
 void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out);
 void cdp_ddp_destroy(cdp_ddp *ddp);
@@ -150,9 +154,11 @@ cdp_status cdp_store_server_create(const cdp_store_server_desc *desc, cdp_store_
 uint16_t cdp_store_server_port(const cdp_store_server *server);
 void cdp_store_server_destroy(cdp_store_server *server);
 cdp_status cdp_store_set(cdp_store *store, const char *key, const void *value, uint64_t bytes);
-cdp_status cdp_store_get(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+cdp_status cdp_store_get(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t
+    timeout_ms);
 cdp_status cdp_store_add(cdp_store *store, const char *key, int64_t delta, int64_t *sum);
-cdp_status cdp_store_compare_set(cdp_store *store, const char *key, const void *expected, uint64_t expected_bytes, const void *desired, uint64_t desired_bytes, void **value, uint64_t *bytes);
+cdp_status cdp_store_compare_set(cdp_store *store, const char *key, const void *expected, uint64_t
+    expected_bytes, const void *desired, uint64_t desired_bytes, void **value, uint64_t *bytes);
 cdp_status cdp_store_append(cdp_store *store, const char *key, const void *value, uint64_t bytes);
 cdp_status cdp_store_wait(cdp_store *store, const char *const *keys, uint32_t count, uint32_t timeout_ms);
 cdp_status cdp_store_check(cdp_store *store, const char *const *keys, uint32_t count, bool *all_there);
@@ -161,7 +167,8 @@ cdp_status cdp_store_num_keys(cdp_store *store, int64_t *count);
 cdp_status cdp_store_list_keys(cdp_store *store, cdp_bytes **keys, uint64_t *count);
 cdp_status cdp_store_barrier(cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
 cdp_status cdp_store_queue_push(cdp_store *store, const char *key, const void *value, uint64_t bytes);
-cdp_status cdp_store_queue_pop(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t timeout_ms);
+cdp_status cdp_store_queue_pop(cdp_store *store, const char *key, void **value, uint64_t *bytes, uint32_t
+    timeout_ms);
 void cdp_store_free(cdp_store *store, void *memory);
 void cdp_store_destroy(cdp_store *store);
 uint32_t cdp_rpc_id(const char *name);
@@ -305,12 +312,13 @@ class _Library:
         self.c.cdp_py_row.restype = C.c_uint64
         if self.c.cdp_py_knows().decode() != _knows():
             raise RuntimeError(f"cdp: {path} was built by another version of cdp.py: build it again")
-        self.row, self.types = 0, {}
+        self.row = 0
+        self.types: dict[str, Any] = {}
         for name, members in _structs().items():
             self.types[name] = self._struct(name, members)
         self.constants = {name: self._row()[0] for name in CONSTANTS.split()}
         self.functions = {m[2]: self._function(*m.groups()) for m in
-                          re.finditer(r"^(.*?)(\w+)\((.*)\);$", PROTOTYPES, re.M)}
+                          re.finditer(r"(\S.*?)(\w+)\((.*?)\);", " ".join(PROTOTYPES.split()))}
         self.dtypes = self._names("dtype", "CDP_DTYPE_COUNT")
         self.ops = self._names("reduce", "CDP_REDUCE_COUNT")
         self.kinds = self._names("coll", "CDP_COLL_COUNT")
@@ -459,12 +467,13 @@ class _Memory:
 
 def _view(address: int, like: _Memory, owner: Any) -> Any:
     """Memory of the library in the shape of `like`: an array of numpy, or a memoryview without it."""
-    block = (C.c_char * len(like.block)).from_address(address)
+    block: Any = (C.c_char * len(like.block)).from_address(address)
     block.owner = owner  # lives as long as the view
     try:
         import numpy
     except ImportError:
-        return memoryview(block).cast("B").cast(like.format.lstrip("@=<>"), like.shape)
+        view: Any = memoryview(block).cast("B")
+        return view.cast(like.format.lstrip("@=<>"), like.shape)
     dtype = getattr(like.object, "dtype", None) or numpy.dtype(like.format)
     return numpy.frombuffer(block, dtype).reshape(like.shape)
 
@@ -486,7 +495,8 @@ def _struct(struct: str, /, **members: Any) -> Any:
     made._held = []
     kinds = dict(made._fields_)
     for member, value in members.items():
-        inside = next((m for m, t in made._fields_ if member not in kinds and member in dict(getattr(t, "_fields_", ()))), None)
+        inside = None if member in kinds else \
+            next((m for m, t in made._fields_ if member in dict(getattr(t, "_fields_", ()))), None)
         if member not in kinds and not inside:
             raise TypeError(f"cdp: {struct} has no member {member!r}; it has: {', '.join(kinds)}")
         target = getattr(made, inside) if inside else made
@@ -640,7 +650,7 @@ class Group(_Handle):
         if source and target and source.code != target.code:
             raise TypeError(f"cdp: {kind} from {source.dtype} to {target.dtype}")
         counts = (in_counts, out_counts) if kind == "alltoall" else (in_counts or out_counts,) * 2
-        sides = [(m, self._part(kind, m, *side)) for m, *side in zip((source, target), many, counts) if m]
+        sides = [(m, self._part(kind, m, n, c)) for m, n, c in zip((source, target), many, counts) if m]
         if len({part for _, part in sides}) > 1:
             raise ValueError(f"cdp: {kind}: the parts of x and out have {sides[0][1]} and {sides[1][1]} elements")
         lists = [None if c is None else (C.c_uint64 * self.size)(*c) for c in (in_counts, out_counts)]
@@ -1045,11 +1055,15 @@ class Store(_Handle):
 # ---- remote calls of bytes ----
 
 
+Function = Callable[[bytes, int], Optional[bytes]]
+
+
 class Call:
     """A remote call under way."""
 
     def __init__(self, rpc: Rpc, call: Any):
-        self._rpc, self._call, self._data = rpc, call, None
+        self._rpc, self._call = rpc, call
+        self._data: Optional[bytes] = None
 
     def wait(self) -> bytes:
         """The bytes that the function returned, or its failure."""
@@ -1068,8 +1082,7 @@ class Rpc(_Handle):
     exception is Remote for the caller. Collective. Options are members of cdp_rpc_desc."""
     _destroy = "cdp_rpc_destroy"
 
-    def __init__(self, group: Group, functions: Optional[Mapping[str, Callable[[bytes, int], Optional[bytes]]]] = None,
-                 **options: Any):
+    def __init__(self, group: Group, functions: Optional[Mapping[str, Function]] = None, **options: Any):
         list_ = [_struct("cdp_rpc_function", name=n, func=self._served(f)) for n, f in (functions or {}).items()]
         desc = _struct("cdp_rpc_desc", group=group._pointer_(), function_count=len(list_),
                        functions=_array(_lib().types["cdp_rpc_function"], list_), **options)
@@ -1078,7 +1091,7 @@ class Rpc(_Handle):
         atexit.register(self.close)  # no function of Python is called when the interpreter has ended
 
     @staticmethod
-    def _served(function: Callable[[bytes, int], Optional[bytes]]) -> Any:
+    def _served(function: Function) -> Any:
         def run(_user: int, pointer: int) -> None:
             try:
                 request = _lib().types["cdp_rpc_request"].from_address(pointer)
@@ -1178,14 +1191,13 @@ def read_checkpoint(path: str) -> dict[str, Any]:
     """The tensors of a checkpoint, or of files of safetensors, as arrays of numpy; without a group."""
     import numpy
     reader, arrays = _new("cdp_ckpt_open", path, None), {}
-    kinds = {"f": "f", "i": "i", "u": "u", "bf": "u", "b": "?", "cf": "c"}
     try:
         for i in range(_call("cdp_ckpt_count", reader)):
             entry = _call("cdp_ckpt_entry_at", reader, i)
             dtype = _call("cdp_dtype_name", entry.dtype).decode()
             size = _call("cdp_dtype_size", entry.dtype)
-            kind = "u" if dtype.startswith("f8") else kinds[re.match("cf|bf|.", dtype)[0]]
-            array = numpy.empty(list(entry.shape[:entry.ndim]), numpy.dtype("?" if kind == "?" else f"{kind}{size}"))
+            kind = "u" if dtype[:2] in ("bf", "f8") else dtype[0]  # bits of floats that numpy does not have
+            array = numpy.empty(list(entry.shape[:entry.ndim]), "?" if kind == "b" else f"{kind}{size}")
             _call("cdp_ckpt_read", reader, i, None, array.ctypes.data)
             arrays[C.string_at(entry.name).decode()] = array
     finally:

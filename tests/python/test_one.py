@@ -52,6 +52,32 @@ def arrays_that_do_not_fit_are_refused():
 
 
 @case
+def arrays_without_elements_or_dimensions_will_do():
+    with cdp.init(world_size=1) as world:
+        for x in (np.zeros(0), np.array(5.0), np.zeros((3, 0), np.float32)):
+            assert world.allreduce(x) is x
+        assert not world.allgather(np.zeros(0), np.zeros(0)).size
+        with cdp.DDP(world, [np.zeros(0), np.zeros(3)], buffers={"mean": np.zeros(2)}) as ddp:
+            with ddp.backward():
+                ddp.ready(0), ddp.ready(1)
+            assert ddp.grad(0).shape == (0,) and ddp.grad(-1).shape == (3,)
+
+
+@case
+def numpy_is_not_needed():
+    there, sys.modules["numpy"] = sys.modules["numpy"], None
+    try:
+        square = memoryview(bytearray(16)).cast("d", (2, 1))
+        with cdp.init(world_size=1) as world, cdp.DDP(world, {"a": array.array("f", [1, 2]), "b": square}) as ddp:
+            with ddp.backward():
+                ddp.grad("a")[0], ddp.grad("b")[1, 0] = 3.0, 4.0
+                ddp.ready("a"), ddp.ready("b")
+            assert ddp.grad("a").tolist() == [3, 0] and ddp.grad("b").tolist() == [[0], [4]]
+    finally:
+        sys.modules["numpy"] = there
+
+
+@case
 def errors_are_exceptions_with_the_text_of_the_library():
     with cdp.init(world_size=1) as world:
         e = raises(cdp.Unsupported, "UNSUPPORTED: .*band", world.allreduce, np.ones(2, np.float32), op="band")
