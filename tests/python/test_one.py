@@ -207,8 +207,7 @@ def ctrl_c_ends_a_wait():
             work = world.recv(np.zeros(1), source=1, async_op=True)
             assert work.wait(timeout_ms=10) is None and not work.done()
             timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            raises(KeyboardInterrupt, "", work.wait)
+            raises(KeyboardInterrupt, "", lambda: (timer.start(), work.wait()))
             other[0].send(np.array([7.0]), to=0)
             assert work.wait()[0] == 7
             other[0].close()
