@@ -8,7 +8,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
     apt-get update > "$BUILD/apt.txt" 2>&1 || echo 'apt-get update failed; going on with what is there'
     install gcc libc6-dev make binutils || tail -n 3 "$BUILD/apt.txt"
     for package in g++ clang clang-format-14 musl-tools gcc-multilib openmpi-bin mpich libopenmpi-dev libmpich-dev \
-        python3-torch python3-venv cmake meson pkg-config nodejs curl libmimalloc2.0 libjemalloc2 gcc-mingw-w64-x86-64 tcc chromium node-d3; do
+        python3-torch python3-venv python3-pip cmake meson pkg-config nodejs curl libmimalloc2.0 libjemalloc2 gcc-mingw-w64-x86-64 tcc chromium node-d3; do
         install "$package" || echo "cannot install $package: $(tail -n 1 "$BUILD/apt.txt")"
     done
     install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm ||
