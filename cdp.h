@@ -18818,6 +18818,10 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
             cdp_coll_name(k));
 #endif
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
+    if (k == CDP_COLL_BARRIER) {
+        rq->dtype = CDP_DTYPE_U8;
+        rq->count = 0;
+    }
     if (!cdp__kind_reduces(k) || !cdp__reduce_accumulates(rq->dtype, rq->op))
         rq->accumulate = CDP_DTYPE_DEFAULT;
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;
@@ -25789,11 +25793,11 @@ CDP__PRIVATE void cdp__nibbles_pack(const uint8_t *values, uint8_t *out) {
         out[i] = (uint8_t)(values[2 * i] | values[2 * i + 1] << 4);
 }
 
-CDP__PRIVATE void cdp__nibbles_unpack(const uint8_t *packed, uint8_t *values) {
+CDP__PRIVATE void cdp__nibbles_unpack(const uint8_t *bytes, uint8_t *values) {
     uint32_t i;
     for (i = 0; i < CDP__QUANTIZE_ROW / 2; ++i) {
-        values[2 * i] = packed[i] & 15;
-        values[2 * i + 1] = packed[i] >> 4;
+        values[2 * i] = bytes[i] & 15;
+        values[2 * i + 1] = bytes[i] >> 4;
     }
 }
 

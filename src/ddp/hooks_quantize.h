@@ -145,11 +145,11 @@ CDP__PRIVATE void cdp__nibbles_pack(const uint8_t *values, uint8_t *out) {
         out[i] = (uint8_t)(values[2 * i] | values[2 * i + 1] << 4);
 }
 
-CDP__PRIVATE void cdp__nibbles_unpack(const uint8_t *packed, uint8_t *values) {
+CDP__PRIVATE void cdp__nibbles_unpack(const uint8_t *bytes, uint8_t *values) {
     uint32_t i;
     for (i = 0; i < CDP__QUANTIZE_ROW / 2; ++i) {
-        values[2 * i] = packed[i] & 15;
-        values[2 * i + 1] = packed[i] >> 4;
+        values[2 * i] = bytes[i] & 15;
+        values[2 * i + 1] = bytes[i] >> 4;
     }
 }
 

@@ -74,6 +74,10 @@ CDP__PRIVATE cdp_status cdp__request_defaults(const cdp_group *g, cdp_request *r
             cdp_coll_name(k));
 #endif
     if (!cdp__kind_reduces(k)) rq->op = CDP_REDUCE_SUM;
+    if (k == CDP_COLL_BARRIER) {
+        rq->dtype = CDP_DTYPE_U8;
+        rq->count = 0;
+    }
     if (!cdp__kind_reduces(k) || !cdp__reduce_accumulates(rq->dtype, rq->op))
         rq->accumulate = CDP_DTYPE_DEFAULT;
     if (!cdp__kind_has_root(k) && !cdp__root_is_bucket(rq->root)) rq->root = 0;

@@ -838,8 +838,24 @@ TEST(who_died_is_named_before_who_left) {
     run(3, 20000, one_has_died);
 }
 
+static void barrier_of_any_request(uint32_t rank, cdp_group *w) {
+    const cdp_request rq = {.kind = CDP_COLL_BARRIER, .count = 3 * rank, .dtype = CDP_DTYPE_F64};
+    cdp_work a;
+    if (rank) {
+        OK(cdp_start(w, &rq, &a));
+        OK(cdp_work_wait(a));
+    } else {
+        OK(cdp_barrier(w));
+    }
+}
+
+TEST(a_barrier_has_neither_values_nor_a_dtype) {
+    run(3, 5000, barrier_of_any_request);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"a_barrier_has_neither_values_nor_a_dtype", a_barrier_has_neither_values_nor_a_dtype, 20},
         {"functions_and_operations_in_a_chain", functions_and_operations_in_a_chain, 60},
         {"an_operation_after_that_of_another_group", an_operation_after_that_of_another_group, 60},
         {"an_error_of_a_function_breaks_the_group", an_error_of_a_function_breaks_the_group, 60},
