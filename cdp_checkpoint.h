@@ -187,7 +187,7 @@ typedef struct cdp_ckpt_desc {
     uint32_t keep;       /* how many of the newest steps stay (default: all) */
     uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
     bool no_sync;        /* faster; a power cut may lose steps that were saved, older ones too */
-    bool no_verify;      /* load: do not compare sums */
+    bool no_verify;      /* load: do not compare sums, nor count who holds which element */
     bool partial;        /* load: items and blobs that are missing in the files keep their values */
     const cdp_os *os;    /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
@@ -1361,6 +1361,7 @@ CDP__PRIVATE bool cdp__ck_read_entry(cdp__ck_table *t, cdp__json_reader *j, cdp_
     if (kind != CDP__JSON_CLOSE) return cdp__ck_bad(t, j->why);
     if (have != 15 || !sums || file >= t->file_count)
         return cdp__ck_bad(t, "an entry lacks name, dtype, shape, file, offset or sums");
+    if (e->blob && e->dtype != CDP_DTYPE_U8) return cdp__ck_bad(t, "a blob is not U8");
     if (!cdp__ck_entry_bytes(e->dtype, e->ndim, e->shape, &e->bytes))
         return cdp__ck_bad(t, "a tensor is too large");
     e->file = (uint32_t)file;
@@ -1399,6 +1400,7 @@ CDP__PRIVATE bool cdp__ck_read_body(cdp__ck_table *t, cdp__json_reader *j) {
             ok = cdp__ck_number(t, j, &t->slab);
             if (ok && (t->slab < 8 || t->slab > UINT64_MAX / 4))
                 ok = cdp__ck_bad(t, "slab_bytes is out of range");
+            if (ok && t->count) ok = cdp__ck_bad(t, "slab_bytes is behind tensors");
         } else if (cdp__ck_is(j, "files") || cdp__ck_is(j, "tensors") || cdp__ck_is(j, "blobs")) {
             const bool files = cdp__ck_is(j, "files"), blobs = cdp__ck_is(j, "blobs");
             ok = cdp__ck_read_list(t, j, files, blobs);
@@ -1824,7 +1826,7 @@ CDP__PRIVATE bool cdp__ck_describe(
     return ok;
 }
 
-/* Whether a step exists. */
+/* Whether a step exists. EBADMSG: its checkpoint.json is damaged, or another step's. */
 CDP__PRIVATE bool cdp__ck_complete(cdp__ck_disk *d, const char *path, uint64_t step, int32_t *err) {
     char name[64], folder[CDP__CK_PATH];
     cdp__ck_table t;
@@ -1833,6 +1835,10 @@ CDP__PRIVATE bool cdp__ck_complete(cdp__ck_disk *d, const char *path, uint64_t s
     cdp__ck_path(folder, path, name);
     cdp__ck_table_open(&t, d->os);
     ok = cdp__ck_describe(d, folder, &t, err);
+    if (ok && t.step != step) {
+        *err = EBADMSG;
+        ok = false;
+    }
     cdp__ck_table_close(&t);
     return ok;
 }
@@ -2107,7 +2113,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
    on all ranks. */
 
 enum {
-    CDP__CK_WORDS = 6
+    CDP__CK_WORDS = 8
 };
 
 CDP__PRIVATE uint64_t cdp__ck_text_hash(uint64_t h, const char *text) {
@@ -2133,7 +2139,7 @@ CDP__PRIVATE uint64_t cdp__ck_blob_hash(const cdp_ckpt_blob *b) {
 CDP__PRIVATE cdp_status cdp__ck_differs(
     const cdp_ckpt *c, uint32_t what, uint32_t rank, const uint64_t values[2]) {
     static const char *const names[CDP__CK_WORDS] = {"the step", "the number of items",
-        "the number of blobs", "file_bytes", "the path", "partial"};
+        "the number of blobs", "file_bytes", "the path", "partial", "no_sync", "no_verify"};
     const cdp_ckpt_desc *const d = &c->desc;
     const uint32_t item = what - CDP__CK_WORDS;
     const bool blob = item >= d->item_count;
@@ -2162,6 +2168,8 @@ CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *pa
     first[3] = d->file_bytes;
     first[4] = cdp__ck_text_hash(CDP__HASH_START, path);
     first[5] = d->partial;
+    first[6] = d->no_sync;
+    first[7] = d->no_verify;
     st = cdp__dt_agree(d->group, os, first, CDP__CK_WORDS, &rank, &word, values);
     if (st != CDP_OK) return st;
     if (rank != CDP__DT_NONE)
@@ -2180,7 +2188,7 @@ CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *pa
     return cdp__ck_verdict(d->group, cdp__ck_differs(c, CDP__CK_WORDS + word, rank, values));
 }
 
-/* Checks that shares of all ranks are each tensor once. */
+/* Checks that shares of all ranks are each tensor once; entries that are no item's do not count. */
 CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
     const cdp_ckpt_desc *const d = &c->desc;
     uint64_t *const shares = (uint64_t *)cdp__alloc_zero(t->os, 2 * t->count * sizeof *shares);
@@ -2189,9 +2197,12 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
         shares ? CDP_OK : cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
     st = cdp__ck_verdict(d->group, st);
     for (i = 0; st == CDP_OK && i < t->count; ++i) {
-        const cdp__ck_piece p = cdp__ck_piece_of(&d->items[t->entries[i].item].tensor.layout, NULL,
-            cdp_rank(d->group), cdp_size(d->group));
-        shares[i] = p.last - p.first;
+        const uint32_t item = t->entries[i].item;
+        if (item != UINT32_MAX) {
+            const cdp__ck_piece p = cdp__ck_piece_of(
+                &d->items[item].tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+            shares[i] = p.last - p.first;
+        }
     }
     if (st == CDP_OK && t->count)
         st = cdp_allreduce(
@@ -2199,7 +2210,7 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
     for (i = 0; st == CDP_OK && i < t->count; ++i) {
         const cdp__ck_entry *const e = &t->entries[i];
         const uint64_t got = shares[t->count + i], elem = cdp__dtype_row_of(e->dtype)->bytes;
-        if (got * elem == e->bytes) continue;
+        if (e->item == UINT32_MAX || got * elem == e->bytes) continue;
         st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt: item '%s' has %llu elements, and ranks hold %llu, copies not counted: its "
             "mesh must have all ranks that hold a copy or a piece",
@@ -2451,7 +2462,8 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
-    r = cdp__ck_sweep_leftovers(s->d, s->c->path);
+    r = cdp__ck_remove_step(s->d, s->c->path, s->name); /* what is left of one that was removed */
+    if (!r || r == ENOENT) r = cdp__ck_sweep_leftovers(s->d, s->c->path);
     if (r) return cdp__ck_io(r, "cannot remove what an earlier save left in", s->c->path);
     if (s->d->os->random(s->d->os->user, &s->id, sizeof s->id) != CDP_OK)
         return cdp_error_set(CDP_ERR_IO, -1, 0, "cdp_ckpt_save: there are no random numbers");
@@ -2833,6 +2845,10 @@ CDP__PRIVATE cdp_status cdp__ck_reader_fill(cdp_ckpt_reader *r, const char *path
     cdp__ck_step_name(name, step);
     cdp__ck_path(r->folder, path, name);
     st = cdp__ck_reader_step(r, &err);
+    if (st == CDP_OK && r->step && r->t.step != step) { /* ranks would look for other folders */
+        (void)cdp__ck_bad(&r->t, "it is of another step than the name of its folder");
+        return cdp__ck_reader_bad(r, CDP__CK_DESCRIPTION);
+    }
     return st == CDP_OK && !r->step ? cdp__ck_reader_none(path, step) : st;
 }
 
@@ -2955,11 +2971,9 @@ CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry 
 CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_box *box) {
     cdp__ck_piece p;
     memset(&p, 0, sizeof p);
-    memcpy(p.shape, e->shape, sizeof p.shape);
-    if (box)
-        p.box = *box;
-    else
-        memcpy(p.box.size, e->shape, sizeof p.box.size);
+    memcpy(p.shape, e->shape, e->ndim * sizeof *p.shape);
+    if (box) memcpy(p.box.start, box->start, e->ndim * sizeof *p.box.start);
+    memcpy(p.box.size, box ? box->size : e->shape, e->ndim * sizeof *p.box.size);
     cdp__ck_piece_runs(&p, e->ndim);
     return p;
 }
@@ -3072,12 +3086,17 @@ typedef struct cdp__ck_load {
 
 /* ---- before reading ---- */
 
-/* Adds a line to a list of mistakes, as long as there is room. */
+#define CDP__CK_SHOWN 100u /* bytes of a name in a list of mistakes */
+
+/* Adds a line to a list of mistakes, as long as there is room; the first one in any case. */
 CDP__PRIVATE void cdp__ck_mistake(
     cdp__text *t, uint32_t *count, const char *name, const char *what) {
-    if (t->used + strlen(name) + strlen(what) + 40 < t->room)
-        cdp__text_add(t, "%s'%s' %s", *count ? "; " : "", name, what);
-    else if (t->used + 12 < t->room && t->at[t->used - 1] != '.')
+    const uint64_t length = strlen(name), shown = cdp__min(length, CDP__CK_SHOWN);
+    if (!*count || t->used + shown + strlen(what) + 40 < t->room) {
+        cdp__text_add(t, *count ? "; '" : "'");
+        cdp__text_bytes(t, name, shown);
+        cdp__text_add(t, "%s' %s", shown < length ? "..." : "", what);
+    } else if (t->used + 12 < t->room && t->at[t->used - 1] != '.')
         cdp__text_add(t, "; and more...");
     ++*count;
 }
@@ -3286,9 +3305,14 @@ CDP__PRIVATE cdp_status cdp__ck_check_shares(cdp__ck_load *l) {
     return cdp__ck_verdict(g, st);
 }
 
+/* Whether sums are compared; the same on all ranks. */
+CDP__PRIVATE bool cdp__ck_compares(const cdp__ck_load *l) {
+    return l->r->step && !l->c->desc.no_verify;
+}
+
 CDP__PRIVATE cdp_status cdp__ck_check(cdp__ck_load *l) {
     cdp_status st;
-    if (l->c->desc.no_verify || !l->r->step) return CDP_OK;
+    if (!cdp__ck_compares(l)) return CDP_OK;
     st = cdp__ck_verdict(l->c->desc.group, cdp__ck_check_held(l));
     return st == CDP_OK && l->r->t.sum_count ? cdp__ck_check_shares(l) : st;
 }
@@ -3314,7 +3338,8 @@ CDP__PRIVATE cdp_status cdp__ck_choose(cdp__ck_load *l, const char *path, uint64
     st = cdp__ck_verdict(g, st);
     if (st == CDP_OK && root && l->r->step) *step = l->r->t.step;
     if (st == CDP_OK) st = cdp_broadcast(g, step, 1, CDP_DTYPE_U64, 0);
-    if (st == CDP_OK && !root) st = cdp__ck_reader_open(path, c->disk.os, os, *step, &l->r);
+    if (st != CDP_OK) return st;
+    if (!root) st = cdp__ck_reader_open(path, c->disk.os, os, *step, &l->r);
     return cdp__ck_verdict(g, st);
 }
 
@@ -3330,6 +3355,7 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
         if (st == CDP_OK) st = cdp__ck_load_room(l);
         st = cdp__ck_verdict(g, st);
     }
+    if (st == CDP_OK && cdp__ck_compares(l)) st = cdp__ck_covered(c, &l->r->t);
     if (st != CDP_OK) return st;
     c->info.step = l->r->t.step;
     c->info.files = l->r->t.file_count;

@@ -232,7 +232,7 @@ typedef struct cdp_fsdp_desc {
     cdp_dtype compute; /* what is gathered: F32, BF16 or F16 (default: F32) */
     cdp_dtype reduce;  /* what gradients travel as: F32, BF16 or F16 (default: F32) */
     /* The program's own, as in cdp_optimizer_desc: it must outlive the fsdp, and `step` counts
-       updates. */
+       updates. Equal on all ranks: creation compares it. */
     cdp_optim *optim;
     /* An optimizer of the program's own, in place of `optim`: changes one piece. */
     cdp_status (*update)(void *user, const cdp_fsdp_piece *piece);
@@ -522,6 +522,21 @@ CDP__PRIVATE bool cdp__fsdp_is_dtype(cdp_dtype t) {
         || t == CDP_DTYPE_BF16;
 }
 
+/* Lets the optimizer look at its settings, by an update of no elements. */
+CDP__PRIVATE cdp_status cdp__fsdp_check_optim(const char *call, const cdp_optim *own) {
+    cdp_optim o = *own;
+    cdp_optim_range none;
+    cdp_status st;
+    cdp_error e;
+    memset(&none, 0, sizeof none);
+    none.scale = 1;
+    o.step = 1;
+    st = cdp_optim_update(&o, &none);
+    if (st == CDP_OK) return st;
+    e = *cdp_last_error();
+    return cdp_error_set(st, -1, 0, "%s: desc.optim: %s", call, e.text);
+}
+
 CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fsdp_desc *d) {
     if (d->optim && d->update)
         return cdp_error_set(
@@ -533,7 +548,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fs
     if (!(d->max_norm >= 0) || !(d->divisor >= 0))
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "%s: desc.max_norm or desc.divisor is negative or NaN", call);
-    return CDP_OK;
+    return d->optim ? cdp__fsdp_check_optim(call, d->optim) : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {
@@ -613,13 +628,20 @@ CDP__PRIVATE uint64_t cdp__fsdp_whole(const cdp__fsdp_plan *p) {
     return p->total[0] + p->total[1];
 }
 
-/* How many units with slots of the same size come before `unit`, or there are at all. */
-CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint32_t unit, uint32_t end) {
-    const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, unit, 1, 0);
-    uint32_t u, n = 0;
-    for (u = 0; u < end; ++u) {
-        const cdp__fsdp_plan q = cdp__fsdp_plan_of(d, u, 1, 0);
-        n += !cdp__fsdp_keeps(d, u) && cdp__fsdp_whole(&q) == cdp__fsdp_whole(&p);
+#define CDP__FSDP_TOTALS 1024u /* units whose elements are added up at a time */
+
+/* How many of the first `end` units share slots for so many elements. */
+CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint64_t elements, uint32_t end) {
+    uint64_t total[CDP__FSDP_TOTALS];
+    uint32_t first, i, n = 0;
+    for (first = 0; first < end; first += CDP__FSDP_TOTALS) {
+        const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_TOTALS, end - first);
+        memset(total, 0, sizeof total);
+        for (i = 0; i < d->param_count; ++i)
+            if (d->params[i].unit >= first && d->params[i].unit - first < count)
+                total[d->params[i].unit - first] += cdp__fsdp_count(&d->params[i]);
+        for (i = 0; i < count; ++i)
+            n += !cdp__fsdp_keeps(d, first + i) && total[i] == elements;
     }
     return n;
 }
@@ -634,8 +656,8 @@ CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit,
     if (cdp__fsdp_keeps(d, unit))
         out->slot_bytes += bytes;
     else {
-        const uint32_t alike = cdp__fsdp_alike(d, unit, units);
-        const uint32_t before = cdp__fsdp_alike(d, unit, unit);
+        const uint32_t alike = cdp__fsdp_alike(d, cdp__fsdp_whole(p), units);
+        const uint32_t before = cdp__fsdp_alike(d, cdp__fsdp_whole(p), unit);
         const uint32_t slots = cdp__fsdp_slots_for(d, alike);
         if (before < slots) out->slot_bytes += bytes;
         if (before + slots < alike) gathers = 2;
@@ -1055,9 +1077,26 @@ CDP__PRIVATE cdp_status cdp__fsdp_prefetch(cdp_fsdp *f) {
     return st;
 }
 
-/* Notes a need, and finds its place in the record of the last step. */
-CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
+/* Finds the place of a need in the record of the last step: the next one, or else the first. */
+CDP__PRIVATE void cdp__fsdp_find_place(cdp_fsdp *f, uint32_t unit) {
     uint32_t i;
+    for (i = 0; i < f->record_count; ++i) {
+        const uint32_t at = (uint32_t)(((uint64_t)f->cursor + i) % f->record_count);
+        if (f->record[at] != unit) continue;
+        f->cursor = at + 1;
+        return;
+    }
+}
+
+/* Notes a need. Of steps with more needs than `most`, such as long evaluations, whose batches are
+   alike, the newer ones stay. */
+CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
+    const uint32_t most = (uint32_t)cdp__max(64, 16 * f->unit_count), half = f->next_count / 2;
+    if (f->next_count == f->record_room && f->record_room >= most) {
+        memmove(
+            f->next_record, f->next_record + half, (f->next_count - half) * sizeof *f->next_record);
+        f->next_count -= half;
+    }
     if (f->next_count == f->record_room) {
         const uint32_t room = f->record_room ? 2 * f->record_room : 64;
         uint32_t *grown[2];
@@ -1078,11 +1117,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
     }
     f->next_record[f->next_count++] = unit;
     f->last = unit;
-    for (i = f->cursor; i < f->record_count; ++i)
-        if (f->record[i] == unit) {
-            f->cursor = i + 1;
-            break;
-        }
+    cdp__fsdp_find_place(f, unit);
     return CDP_OK;
 }
 
@@ -1528,18 +1563,39 @@ CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *f) {
 /* Knows: a desc on every rank. Promises: a difference is named, with both ranks, before anything
    else is sent. */
 
-#define CDP__FSDP_LINE 160u /* bytes of a text about a parameter or a unit */
+#define CDP__FSDP_LINE 320u /* bytes of a text about a parameter or a unit */
+#define CDP__FSDP_SHOWN 48u /* of a name in it */
 
 enum {
-    CDP__FSDP_WORDS = 13
+    CDP__FSDP_PLACE = 16, /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_WORDS = 18
 };
+
+#define CDP__FSDP_HASH 0xcbf29ce484222325u
+
+CDP__PRIVATE uint64_t cdp__fsdp_hash(uint64_t h, const void *data, uint64_t bytes) {
+    const uint8_t *at = (const uint8_t *)data;
+    for (; bytes; --bytes)
+        h = (h ^ *at++) * 0x100000001b3u;
+    return h;
+}
+
+/* All settings of an optimizer: shards with different ones would be updated differently. */
+CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
+    const double numbers[] = {o->lr, o->momentum, o->dampening, o->beta1, o->beta2, o->alpha,
+        o->eps, o->weight_decay, o->lr_decay, o->initial};
+    const uint64_t others[] = {
+        (uint64_t)o->kind, o->step, o->nesterov, o->amsgrad, o->centered, o->maximize, o->fma};
+    return cdp__fsdp_hash(
+        cdp__fsdp_hash(CDP__FSDP_HASH, numbers, sizeof numbers), others, sizeof others);
+}
 
 /* The settings that have to be equal, and a sum of all parameters and units. */
 CDP__PRIVATE void cdp__fsdp_words(
-    const cdp_fsdp *f, uint64_t hash, uint64_t *word, const char **name) {
+    const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
     static const char *const names[CDP__FSDP_WORDS] = {"param_count", "unit_count", "stage",
-        "compute", "reduce", "optim or states", "update", "prefetch", "no_prefetch",
-        "skip_nonfinite", "max_norm", "divisor", ""};
+        "compute", "reduce", "states", "optim", "update", "prefetch", "no_prefetch",
+        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "", ""};
     const cdp_fsdp_desc *d = &f->desc;
     uint32_t i;
     word[0] = d->param_count;
@@ -1548,38 +1604,48 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[3] = (uint64_t)d->compute;
     word[4] = (uint64_t)d->reduce;
     word[5] = cdp__fsdp_states(d);
-    word[6] = d->update != NULL;
-    word[7] = d->prefetch;
-    word[8] = d->no_prefetch;
-    word[9] = d->skip_nonfinite;
-    memcpy(&word[10], &d->max_norm, sizeof d->max_norm);
-    memcpy(&word[11], &d->divisor, sizeof d->divisor);
-    word[12] = hash;
+    word[6] = d->optim ? cdp__fsdp_optim_hash(d->optim) : 0;
+    word[7] = d->update != NULL;
+    word[8] = d->prefetch;
+    word[9] = d->no_prefetch;
+    word[10] = d->skip_nonfinite;
+    word[11] = d->own_init;
+    word[12] = d->replicate != NULL;
+    word[13] = d->norm_group != NULL;
+    memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
+    memcpy(&word[15], &d->divisor, sizeof d->divisor);
+    word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
+    word[17] = hash;
     for (i = 0; i < CDP__FSDP_WORDS; ++i)
         name[i] = names[i];
+}
+
+/* The name of what a line is about. */
+CDP__PRIVATE const char *cdp__fsdp_line_name(const cdp_fsdp *f, uint32_t i) {
+    return i < f->desc.param_count ? f->params[i].name : f->units[i - f->desc.param_count].name;
 }
 
 /* A line about parameter `i`, or, after the last one, about unit `i - param_count`. */
 CDP__PRIVATE void cdp__fsdp_line(const cdp_fsdp *f, uint32_t i, char *out) {
     cdp__text t = cdp__text_of(out, CDP__FSDP_LINE);
+    const char *const name = cdp__fsdp_line_name(f, i);
+    const uint64_t length = strlen(name);
     uint32_t d;
     memset(out, 0, CDP__FSDP_LINE);
+    cdp__text_add(&t, i < f->desc.param_count ? "'" : "unit '");
+    cdp__text_bytes(&t, name, cdp__min(length, CDP__FSDP_SHOWN));
+    cdp__text_add(&t, length > CDP__FSDP_SHOWN ? "...'" : "'");
     if (i >= f->desc.param_count) {
         const cdp__fsdp_unit *u = &f->units[i - f->desc.param_count];
-        cdp__text_add(&t, "unit '%s' with uses %u%s", u->name, u->uses, u->keep ? ", kept" : "");
+        cdp__text_add(&t, " with uses %u%s", u->uses, u->keep ? ", kept" : "");
         return;
     }
-    cdp__text_add(&t, "'%s' [", f->params[i].name);
+    cdp__text_add(&t, " [");
     for (d = 0; d < f->params[i].ndim; ++d)
         cdp__text_add(&t, "%s%llu", d ? "x" : "", (unsigned long long)f->params[i].shape[d]);
-    cdp__text_add(&t, "] in unit %u, grain %llu%s", f->params[i].unit,
-        (unsigned long long)cdp__fsdp_grain(&f->params[i]), f->params[i].frozen ? ", frozen" : "");
-}
-
-CDP__PRIVATE uint64_t cdp__fsdp_hash(uint64_t h, const char *line) {
-    for (; *line; ++line)
-        h = (h ^ (uint8_t)*line) * 0x100000001b3u;
-    return h;
+    cdp__text_add(&t, "] in unit %u, grain %llu%s%s", f->params[i].unit,
+        (unsigned long long)cdp__fsdp_grain(&f->params[i]), f->params[i].frozen ? ", frozen" : "",
+        f->params[i].copy ? ", a copy" : "");
 }
 
 /* Finds the first parameter or unit that rank `other` has otherwise than rank 0, and names it. */
@@ -1613,12 +1679,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_compare(
     const char *name[CDP__FSDP_WORDS];
     uint32_t r, k;
     cdp_status st;
-    cdp__fsdp_words(f, hash, word, name);
+    cdp__fsdp_words(f, g, hash, word, name);
     st = cdp_allgather(g, word, all, CDP__FSDP_WORDS, CDP_DTYPE_U64);
     for (r = 1; st == CDP_OK && r < cdp_size(g); ++r) {
         const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS;
         for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
         }
+        if (k == CDP__FSDP_PLACE)
+            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
+                "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its desc.group, "
+                "but "
+                "rank 0 is rank %u of %u; copies of a shard have the same place in groups of one "
+                "size",
+                r, (uint32_t)other[k], (uint32_t)(other[k] >> 32), (uint32_t)all[k],
+                (uint32_t)(all[k] >> 32));
         if (k + 1 < CDP__FSDP_WORDS)
             return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
                 "cdp_fsdp_create: desc.%s is another one on rank %u than on rank 0%s; give every "
@@ -1634,15 +1708,17 @@ CDP__PRIVATE cdp_status cdp__fsdp_agree(cdp_fsdp *f, cdp_group *g) {
     uint64_t *own = (uint64_t *)cdp__fsdp_alloc(f, n * sizeof *own);
     uint64_t *all =
         (uint64_t *)cdp__fsdp_alloc(f, (uint64_t)cdp_size(g) * CDP__FSDP_WORDS * sizeof *all);
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = CDP__FSDP_HASH;
     char line[CDP__FSDP_LINE];
     uint32_t i;
     cdp_status st = CDP_OK;
     if (!own || !all) st = cdp__fsdp_nomem("comparing", n * sizeof *own);
     for (i = 0; i < n && st == CDP_OK; ++i) {
+        const char *const whole = cdp__fsdp_line_name(f, i); /* which a line may shorten */
         cdp__fsdp_line(f, i, line);
-        own[i] = cdp__fsdp_hash(0xcbf29ce484222325u, line);
-        hash = cdp__fsdp_hash(hash, line);
+        own[i] = cdp__fsdp_hash(CDP__FSDP_HASH, line, strlen(line));
+        own[i] = cdp__fsdp_hash(own[i], whole, strlen(whole));
+        hash = cdp__fsdp_hash(hash, &own[i], sizeof own[i]);
     }
     if (st == CDP_OK) st = cdp__fsdp_compare(f, g, own, all, hash);
     cdp__fsdp_free(f, own);
@@ -1758,6 +1834,16 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_shards(cdp_fsdp *f) {
     return CDP_OK;
 }
 
+/* Whether a unit that is not kept is one of the first of its size, which get slots. */
+CDP__PRIVATE bool cdp__fsdp_gets_slot(const cdp_fsdp *f, uint32_t unit) {
+    const uint64_t bytes = cdp__fsdp_slot_bytes(f, &f->units[unit]);
+    const uint32_t most = cdp__fsdp_slots_for(&f->desc, f->unit_count);
+    uint32_t i, before = 0;
+    for (i = 0; i < unit && before < most; ++i)
+        before += !f->units[i].keep && cdp__fsdp_slot_bytes(f, &f->units[i]) == bytes;
+    return before < most;
+}
+
 /* Slots, and memory of whole gradients. */
 CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
     uint32_t i, k, shared = 0, trained = 0, slot;
@@ -1765,8 +1851,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
     for (i = 0; i < f->unit_count && st == CDP_OK; ++i) {
         cdp__fsdp_unit *u = &f->units[i];
         const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
-        const uint32_t before = u->keep ? 0 : cdp__fsdp_alike(&f->desc, i, i);
-        if (bytes && before < cdp__fsdp_slots_for(&f->desc, before + 1))
+        if (bytes && (u->keep || cdp__fsdp_gets_slot(f, i)))
             st = cdp__fsdp_add_slot(f, bytes, &slot);
         if (!u->range[0].total) continue;
         ++trained;

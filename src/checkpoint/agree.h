@@ -25,7 +25,7 @@
 #include "verdict.h"
 
 enum {
-    CDP__CK_WORDS = 6
+    CDP__CK_WORDS = 8
 };
 
 CDP__PRIVATE uint64_t cdp__ck_text_hash(uint64_t h, const char *text) {
@@ -51,7 +51,7 @@ CDP__PRIVATE uint64_t cdp__ck_blob_hash(const cdp_ckpt_blob *b) {
 CDP__PRIVATE cdp_status cdp__ck_differs(
     const cdp_ckpt *c, uint32_t what, uint32_t rank, const uint64_t values[2]) {
     static const char *const names[CDP__CK_WORDS] = {"the step", "the number of items",
-        "the number of blobs", "file_bytes", "the path", "partial"};
+        "the number of blobs", "file_bytes", "the path", "partial", "no_sync", "no_verify"};
     const cdp_ckpt_desc *const d = &c->desc;
     const uint32_t item = what - CDP__CK_WORDS;
     const bool blob = item >= d->item_count;
@@ -80,6 +80,8 @@ CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *pa
     first[3] = d->file_bytes;
     first[4] = cdp__ck_text_hash(CDP__HASH_START, path);
     first[5] = d->partial;
+    first[6] = d->no_sync;
+    first[7] = d->no_verify;
     st = cdp__dt_agree(d->group, os, first, CDP__CK_WORDS, &rank, &word, values);
     if (st != CDP_OK) return st;
     if (rank != CDP__DT_NONE)
@@ -98,7 +100,7 @@ CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *pa
     return cdp__ck_verdict(d->group, cdp__ck_differs(c, CDP__CK_WORDS + word, rank, values));
 }
 
-/* Checks that shares of all ranks are each tensor once. */
+/* Checks that shares of all ranks are each tensor once; entries that are no item's do not count. */
 CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
     const cdp_ckpt_desc *const d = &c->desc;
     uint64_t *const shares = (uint64_t *)cdp__alloc_zero(t->os, 2 * t->count * sizeof *shares);
@@ -107,9 +109,12 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
         shares ? CDP_OK : cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
     st = cdp__ck_verdict(d->group, st);
     for (i = 0; st == CDP_OK && i < t->count; ++i) {
-        const cdp__ck_piece p = cdp__ck_piece_of(&d->items[t->entries[i].item].tensor.layout, NULL,
-            cdp_rank(d->group), cdp_size(d->group));
-        shares[i] = p.last - p.first;
+        const uint32_t item = t->entries[i].item;
+        if (item != UINT32_MAX) {
+            const cdp__ck_piece p = cdp__ck_piece_of(
+                &d->items[item].tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+            shares[i] = p.last - p.first;
+        }
     }
     if (st == CDP_OK && t->count)
         st = cdp_allreduce(
@@ -117,7 +122,7 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
     for (i = 0; st == CDP_OK && i < t->count; ++i) {
         const cdp__ck_entry *const e = &t->entries[i];
         const uint64_t got = shares[t->count + i], elem = cdp__dtype_row_of(e->dtype)->bytes;
-        if (got * elem == e->bytes) continue;
+        if (e->item == UINT32_MAX || got * elem == e->bytes) continue;
         st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt: item '%s' has %llu elements, and ranks hold %llu, copies not counted: its "
             "mesh must have all ranks that hold a copy or a piece",

@@ -33,7 +33,7 @@ typedef struct cdp_ckpt_desc {
     uint32_t keep;       /* how many of the newest steps stay (default: all) */
     uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
     bool no_sync;        /* faster; a power cut may lose steps that were saved, older ones too */
-    bool no_verify;      /* load: do not compare sums */
+    bool no_verify;      /* load: do not compare sums, nor count who holds which element */
     bool partial;        /* load: items and blobs that are missing in the files keep their values */
     const cdp_os *os;    /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */

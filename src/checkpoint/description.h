@@ -150,6 +150,7 @@ CDP__PRIVATE bool cdp__ck_read_entry(cdp__ck_table *t, cdp__json_reader *j, cdp_
     if (kind != CDP__JSON_CLOSE) return cdp__ck_bad(t, j->why);
     if (have != 15 || !sums || file >= t->file_count)
         return cdp__ck_bad(t, "an entry lacks name, dtype, shape, file, offset or sums");
+    if (e->blob && e->dtype != CDP_DTYPE_U8) return cdp__ck_bad(t, "a blob is not U8");
     if (!cdp__ck_entry_bytes(e->dtype, e->ndim, e->shape, &e->bytes))
         return cdp__ck_bad(t, "a tensor is too large");
     e->file = (uint32_t)file;
@@ -188,6 +189,7 @@ CDP__PRIVATE bool cdp__ck_read_body(cdp__ck_table *t, cdp__json_reader *j) {
             ok = cdp__ck_number(t, j, &t->slab);
             if (ok && (t->slab < 8 || t->slab > UINT64_MAX / 4))
                 ok = cdp__ck_bad(t, "slab_bytes is out of range");
+            if (ok && t->count) ok = cdp__ck_bad(t, "slab_bytes is behind tensors");
         } else if (cdp__ck_is(j, "files") || cdp__ck_is(j, "tensors") || cdp__ck_is(j, "blobs")) {
             const bool files = cdp__ck_is(j, "files"), blobs = cdp__ck_is(j, "blobs");
             ok = cdp__ck_read_list(t, j, files, blobs);

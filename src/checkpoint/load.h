@@ -41,12 +41,17 @@ typedef struct cdp__ck_load {
 
 /* ---- before reading ---- */
 
-/* Adds a line to a list of mistakes, as long as there is room. */
+#define CDP__CK_SHOWN 100u /* bytes of a name in a list of mistakes */
+
+/* Adds a line to a list of mistakes, as long as there is room; the first one in any case. */
 CDP__PRIVATE void cdp__ck_mistake(
     cdp__text *t, uint32_t *count, const char *name, const char *what) {
-    if (t->used + strlen(name) + strlen(what) + 40 < t->room)
-        cdp__text_add(t, "%s'%s' %s", *count ? "; " : "", name, what);
-    else if (t->used + 12 < t->room && t->at[t->used - 1] != '.')
+    const uint64_t length = strlen(name), shown = cdp__min(length, CDP__CK_SHOWN);
+    if (!*count || t->used + shown + strlen(what) + 40 < t->room) {
+        cdp__text_add(t, *count ? "; '" : "'");
+        cdp__text_bytes(t, name, shown);
+        cdp__text_add(t, "%s' %s", shown < length ? "..." : "", what);
+    } else if (t->used + 12 < t->room && t->at[t->used - 1] != '.')
         cdp__text_add(t, "; and more...");
     ++*count;
 }
@@ -255,9 +260,14 @@ CDP__PRIVATE cdp_status cdp__ck_check_shares(cdp__ck_load *l) {
     return cdp__ck_verdict(g, st);
 }
 
+/* Whether sums are compared; the same on all ranks. */
+CDP__PRIVATE bool cdp__ck_compares(const cdp__ck_load *l) {
+    return l->r->step && !l->c->desc.no_verify;
+}
+
 CDP__PRIVATE cdp_status cdp__ck_check(cdp__ck_load *l) {
     cdp_status st;
-    if (l->c->desc.no_verify || !l->r->step) return CDP_OK;
+    if (!cdp__ck_compares(l)) return CDP_OK;
     st = cdp__ck_verdict(l->c->desc.group, cdp__ck_check_held(l));
     return st == CDP_OK && l->r->t.sum_count ? cdp__ck_check_shares(l) : st;
 }
@@ -283,7 +293,8 @@ CDP__PRIVATE cdp_status cdp__ck_choose(cdp__ck_load *l, const char *path, uint64
     st = cdp__ck_verdict(g, st);
     if (st == CDP_OK && root && l->r->step) *step = l->r->t.step;
     if (st == CDP_OK) st = cdp_broadcast(g, step, 1, CDP_DTYPE_U64, 0);
-    if (st == CDP_OK && !root) st = cdp__ck_reader_open(path, c->disk.os, os, *step, &l->r);
+    if (st != CDP_OK) return st;
+    if (!root) st = cdp__ck_reader_open(path, c->disk.os, os, *step, &l->r);
     return cdp__ck_verdict(g, st);
 }
 
@@ -299,6 +310,7 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
         if (st == CDP_OK) st = cdp__ck_load_room(l);
         st = cdp__ck_verdict(g, st);
     }
+    if (st == CDP_OK && cdp__ck_compares(l)) st = cdp__ck_covered(c, &l->r->t);
     if (st != CDP_OK) return st;
     c->info.step = l->r->t.step;
     c->info.files = l->r->t.file_count;

@@ -166,6 +166,10 @@ CDP__PRIVATE cdp_status cdp__ck_reader_fill(cdp_ckpt_reader *r, const char *path
     cdp__ck_step_name(name, step);
     cdp__ck_path(r->folder, path, name);
     st = cdp__ck_reader_step(r, &err);
+    if (st == CDP_OK && r->step && r->t.step != step) { /* ranks would look for other folders */
+        (void)cdp__ck_bad(&r->t, "it is of another step than the name of its folder");
+        return cdp__ck_reader_bad(r, CDP__CK_DESCRIPTION);
+    }
     return st == CDP_OK && !r->step ? cdp__ck_reader_none(path, step) : st;
 }
 
@@ -288,11 +292,9 @@ CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry 
 CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_box *box) {
     cdp__ck_piece p;
     memset(&p, 0, sizeof p);
-    memcpy(p.shape, e->shape, sizeof p.shape);
-    if (box)
-        p.box = *box;
-    else
-        memcpy(p.box.size, e->shape, sizeof p.box.size);
+    memcpy(p.shape, e->shape, e->ndim * sizeof *p.shape);
+    if (box) memcpy(p.box.start, box->start, e->ndim * sizeof *p.box.start);
+    memcpy(p.box.size, box ? box->size : e->shape, e->ndim * sizeof *p.box.size);
     cdp__ck_piece_runs(&p, e->ndim);
     return p;
 }

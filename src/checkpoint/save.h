@@ -242,7 +242,8 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
-    r = cdp__ck_sweep_leftovers(s->d, s->c->path);
+    r = cdp__ck_remove_step(s->d, s->c->path, s->name); /* what is left of one that was removed */
+    if (!r || r == ENOENT) r = cdp__ck_sweep_leftovers(s->d, s->c->path);
     if (r) return cdp__ck_io(r, "cannot remove what an earlier save left in", s->c->path);
     if (s->d->os->random(s->d->os->user, &s->id, sizeof s->id) != CDP_OK)
         return cdp_error_set(CDP_ERR_IO, -1, 0, "cdp_ckpt_save: there are no random numbers");

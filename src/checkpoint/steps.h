@@ -96,7 +96,7 @@ CDP__PRIVATE bool cdp__ck_describe(
     return ok;
 }
 
-/* Whether a step exists. */
+/* Whether a step exists. EBADMSG: its checkpoint.json is damaged, or another step's. */
 CDP__PRIVATE bool cdp__ck_complete(cdp__ck_disk *d, const char *path, uint64_t step, int32_t *err) {
     char name[64], folder[CDP__CK_PATH];
     cdp__ck_table t;
@@ -105,6 +105,10 @@ CDP__PRIVATE bool cdp__ck_complete(cdp__ck_disk *d, const char *path, uint64_t s
     cdp__ck_path(folder, path, name);
     cdp__ck_table_open(&t, d->os);
     ok = cdp__ck_describe(d, folder, &t, err);
+    if (ok && t.step != step) {
+        *err = EBADMSG;
+        ok = false;
+    }
     cdp__ck_table_close(&t);
     return ok;
 }

@@ -18,18 +18,39 @@
 #include "checks.h"
 #include "state.h"
 
-#define CDP__FSDP_LINE 160u /* bytes of a text about a parameter or a unit */
+#define CDP__FSDP_LINE 320u /* bytes of a text about a parameter or a unit */
+#define CDP__FSDP_SHOWN 48u /* of a name in it */
 
 enum {
-    CDP__FSDP_WORDS = 13
+    CDP__FSDP_PLACE = 16, /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_WORDS = 18
 };
+
+#define CDP__FSDP_HASH 0xcbf29ce484222325u
+
+CDP__PRIVATE uint64_t cdp__fsdp_hash(uint64_t h, const void *data, uint64_t bytes) {
+    const uint8_t *at = (const uint8_t *)data;
+    for (; bytes; --bytes)
+        h = (h ^ *at++) * 0x100000001b3u;
+    return h;
+}
+
+/* All settings of an optimizer: shards with different ones would be updated differently. */
+CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
+    const double numbers[] = {o->lr, o->momentum, o->dampening, o->beta1, o->beta2, o->alpha,
+        o->eps, o->weight_decay, o->lr_decay, o->initial};
+    const uint64_t others[] = {
+        (uint64_t)o->kind, o->step, o->nesterov, o->amsgrad, o->centered, o->maximize, o->fma};
+    return cdp__fsdp_hash(
+        cdp__fsdp_hash(CDP__FSDP_HASH, numbers, sizeof numbers), others, sizeof others);
+}
 
 /* The settings that have to be equal, and a sum of all parameters and units. */
 CDP__PRIVATE void cdp__fsdp_words(
-    const cdp_fsdp *f, uint64_t hash, uint64_t *word, const char **name) {
+    const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
     static const char *const names[CDP__FSDP_WORDS] = {"param_count", "unit_count", "stage",
-        "compute", "reduce", "optim or states", "update", "prefetch", "no_prefetch",
-        "skip_nonfinite", "max_norm", "divisor", ""};
+        "compute", "reduce", "states", "optim", "update", "prefetch", "no_prefetch",
+        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "", ""};
     const cdp_fsdp_desc *d = &f->desc;
     uint32_t i;
     word[0] = d->param_count;
@@ -38,38 +59,48 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[3] = (uint64_t)d->compute;
     word[4] = (uint64_t)d->reduce;
     word[5] = cdp__fsdp_states(d);
-    word[6] = d->update != NULL;
-    word[7] = d->prefetch;
-    word[8] = d->no_prefetch;
-    word[9] = d->skip_nonfinite;
-    memcpy(&word[10], &d->max_norm, sizeof d->max_norm);
-    memcpy(&word[11], &d->divisor, sizeof d->divisor);
-    word[12] = hash;
+    word[6] = d->optim ? cdp__fsdp_optim_hash(d->optim) : 0;
+    word[7] = d->update != NULL;
+    word[8] = d->prefetch;
+    word[9] = d->no_prefetch;
+    word[10] = d->skip_nonfinite;
+    word[11] = d->own_init;
+    word[12] = d->replicate != NULL;
+    word[13] = d->norm_group != NULL;
+    memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
+    memcpy(&word[15], &d->divisor, sizeof d->divisor);
+    word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
+    word[17] = hash;
     for (i = 0; i < CDP__FSDP_WORDS; ++i)
         name[i] = names[i];
+}
+
+/* The name of what a line is about. */
+CDP__PRIVATE const char *cdp__fsdp_line_name(const cdp_fsdp *f, uint32_t i) {
+    return i < f->desc.param_count ? f->params[i].name : f->units[i - f->desc.param_count].name;
 }
 
 /* A line about parameter `i`, or, after the last one, about unit `i - param_count`. */
 CDP__PRIVATE void cdp__fsdp_line(const cdp_fsdp *f, uint32_t i, char *out) {
     cdp__text t = cdp__text_of(out, CDP__FSDP_LINE);
+    const char *const name = cdp__fsdp_line_name(f, i);
+    const uint64_t length = strlen(name);
     uint32_t d;
     memset(out, 0, CDP__FSDP_LINE);
+    cdp__text_add(&t, i < f->desc.param_count ? "'" : "unit '");
+    cdp__text_bytes(&t, name, cdp__min(length, CDP__FSDP_SHOWN));
+    cdp__text_add(&t, length > CDP__FSDP_SHOWN ? "...'" : "'");
     if (i >= f->desc.param_count) {
         const cdp__fsdp_unit *u = &f->units[i - f->desc.param_count];
-        cdp__text_add(&t, "unit '%s' with uses %u%s", u->name, u->uses, u->keep ? ", kept" : "");
+        cdp__text_add(&t, " with uses %u%s", u->uses, u->keep ? ", kept" : "");
         return;
     }
-    cdp__text_add(&t, "'%s' [", f->params[i].name);
+    cdp__text_add(&t, " [");
     for (d = 0; d < f->params[i].ndim; ++d)
         cdp__text_add(&t, "%s%llu", d ? "x" : "", (unsigned long long)f->params[i].shape[d]);
-    cdp__text_add(&t, "] in unit %u, grain %llu%s", f->params[i].unit,
-        (unsigned long long)cdp__fsdp_grain(&f->params[i]), f->params[i].frozen ? ", frozen" : "");
-}
-
-CDP__PRIVATE uint64_t cdp__fsdp_hash(uint64_t h, const char *line) {
-    for (; *line; ++line)
-        h = (h ^ (uint8_t)*line) * 0x100000001b3u;
-    return h;
+    cdp__text_add(&t, "] in unit %u, grain %llu%s%s", f->params[i].unit,
+        (unsigned long long)cdp__fsdp_grain(&f->params[i]), f->params[i].frozen ? ", frozen" : "",
+        f->params[i].copy ? ", a copy" : "");
 }
 
 /* Finds the first parameter or unit that rank `other` has otherwise than rank 0, and names it. */
@@ -103,12 +134,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_compare(
     const char *name[CDP__FSDP_WORDS];
     uint32_t r, k;
     cdp_status st;
-    cdp__fsdp_words(f, hash, word, name);
+    cdp__fsdp_words(f, g, hash, word, name);
     st = cdp_allgather(g, word, all, CDP__FSDP_WORDS, CDP_DTYPE_U64);
     for (r = 1; st == CDP_OK && r < cdp_size(g); ++r) {
         const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS;
         for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
         }
+        if (k == CDP__FSDP_PLACE)
+            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
+                "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its desc.group, "
+                "but "
+                "rank 0 is rank %u of %u; copies of a shard have the same place in groups of one "
+                "size",
+                r, (uint32_t)other[k], (uint32_t)(other[k] >> 32), (uint32_t)all[k],
+                (uint32_t)(all[k] >> 32));
         if (k + 1 < CDP__FSDP_WORDS)
             return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
                 "cdp_fsdp_create: desc.%s is another one on rank %u than on rank 0%s; give every "
@@ -124,15 +163,17 @@ CDP__PRIVATE cdp_status cdp__fsdp_agree(cdp_fsdp *f, cdp_group *g) {
     uint64_t *own = (uint64_t *)cdp__fsdp_alloc(f, n * sizeof *own);
     uint64_t *all =
         (uint64_t *)cdp__fsdp_alloc(f, (uint64_t)cdp_size(g) * CDP__FSDP_WORDS * sizeof *all);
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = CDP__FSDP_HASH;
     char line[CDP__FSDP_LINE];
     uint32_t i;
     cdp_status st = CDP_OK;
     if (!own || !all) st = cdp__fsdp_nomem("comparing", n * sizeof *own);
     for (i = 0; i < n && st == CDP_OK; ++i) {
+        const char *const whole = cdp__fsdp_line_name(f, i); /* which a line may shorten */
         cdp__fsdp_line(f, i, line);
-        own[i] = cdp__fsdp_hash(0xcbf29ce484222325u, line);
-        hash = cdp__fsdp_hash(hash, line);
+        own[i] = cdp__fsdp_hash(CDP__FSDP_HASH, line, strlen(line));
+        own[i] = cdp__fsdp_hash(own[i], whole, strlen(whole));
+        hash = cdp__fsdp_hash(hash, &own[i], sizeof own[i]);
     }
     if (st == CDP_OK) st = cdp__fsdp_compare(f, g, own, all, hash);
     cdp__fsdp_free(f, own);

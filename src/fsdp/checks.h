@@ -6,7 +6,9 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../base/error_api.h"
 #include "../message/transport_api.h"
+#include "../train/optimizers_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "fsdp_api.h"
@@ -55,6 +57,21 @@ CDP__PRIVATE bool cdp__fsdp_is_dtype(cdp_dtype t) {
         || t == CDP_DTYPE_BF16;
 }
 
+/* Lets the optimizer look at its settings, by an update of no elements. */
+CDP__PRIVATE cdp_status cdp__fsdp_check_optim(const char *call, const cdp_optim *own) {
+    cdp_optim o = *own;
+    cdp_optim_range none;
+    cdp_status st;
+    cdp_error e;
+    memset(&none, 0, sizeof none);
+    none.scale = 1;
+    o.step = 1;
+    st = cdp_optim_update(&o, &none);
+    if (st == CDP_OK) return st;
+    e = *cdp_last_error();
+    return cdp_error_set(st, -1, 0, "%s: desc.optim: %s", call, e.text);
+}
+
 CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fsdp_desc *d) {
     if (d->optim && d->update)
         return cdp_error_set(
@@ -66,7 +83,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fs
     if (!(d->max_norm >= 0) || !(d->divisor >= 0))
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "%s: desc.max_norm or desc.divisor is negative or NaN", call);
-    return CDP_OK;
+    return d->optim ? cdp__fsdp_check_optim(call, d->optim) : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {

@@ -128,6 +128,16 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_shards(cdp_fsdp *f) {
     return CDP_OK;
 }
 
+/* Whether a unit that is not kept is one of the first of its size, which get slots. */
+CDP__PRIVATE bool cdp__fsdp_gets_slot(const cdp_fsdp *f, uint32_t unit) {
+    const uint64_t bytes = cdp__fsdp_slot_bytes(f, &f->units[unit]);
+    const uint32_t most = cdp__fsdp_slots_for(&f->desc, f->unit_count);
+    uint32_t i, before = 0;
+    for (i = 0; i < unit && before < most; ++i)
+        before += !f->units[i].keep && cdp__fsdp_slot_bytes(f, &f->units[i]) == bytes;
+    return before < most;
+}
+
 /* Slots, and memory of whole gradients. */
 CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
     uint32_t i, k, shared = 0, trained = 0, slot;
@@ -135,8 +145,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
     for (i = 0; i < f->unit_count && st == CDP_OK; ++i) {
         cdp__fsdp_unit *u = &f->units[i];
         const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
-        const uint32_t before = u->keep ? 0 : cdp__fsdp_alike(&f->desc, i, i);
-        if (bytes && before < cdp__fsdp_slots_for(&f->desc, before + 1))
+        if (bytes && (u->keep || cdp__fsdp_gets_slot(f, i)))
             st = cdp__fsdp_add_slot(f, bytes, &slot);
         if (!u->range[0].total) continue;
         ++trained;

@@ -68,7 +68,7 @@ typedef struct cdp_fsdp_desc {
     cdp_dtype compute; /* what is gathered: F32, BF16 or F16 (default: F32) */
     cdp_dtype reduce;  /* what gradients travel as: F32, BF16 or F16 (default: F32) */
     /* The program's own, as in cdp_optimizer_desc: it must outlive the fsdp, and `step` counts
-       updates. */
+       updates. Equal on all ranks: creation compares it. */
     cdp_optim *optim;
     /* An optimizer of the program's own, in place of `optim`: changes one piece. */
     cdp_status (*update)(void *user, const cdp_fsdp_piece *piece);

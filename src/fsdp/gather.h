@@ -146,9 +146,26 @@ CDP__PRIVATE cdp_status cdp__fsdp_prefetch(cdp_fsdp *f) {
     return st;
 }
 
-/* Notes a need, and finds its place in the record of the last step. */
-CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
+/* Finds the place of a need in the record of the last step: the next one, or else the first. */
+CDP__PRIVATE void cdp__fsdp_find_place(cdp_fsdp *f, uint32_t unit) {
     uint32_t i;
+    for (i = 0; i < f->record_count; ++i) {
+        const uint32_t at = (uint32_t)(((uint64_t)f->cursor + i) % f->record_count);
+        if (f->record[at] != unit) continue;
+        f->cursor = at + 1;
+        return;
+    }
+}
+
+/* Notes a need. Of steps with more needs than `most`, such as long evaluations, whose batches are
+   alike, the newer ones stay. */
+CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
+    const uint32_t most = (uint32_t)cdp__max(64, 16 * f->unit_count), half = f->next_count / 2;
+    if (f->next_count == f->record_room && f->record_room >= most) {
+        memmove(
+            f->next_record, f->next_record + half, (f->next_count - half) * sizeof *f->next_record);
+        f->next_count -= half;
+    }
     if (f->next_count == f->record_room) {
         const uint32_t room = f->record_room ? 2 * f->record_room : 64;
         uint32_t *grown[2];
@@ -169,11 +186,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
     }
     f->next_record[f->next_count++] = unit;
     f->last = unit;
-    for (i = f->cursor; i < f->record_count; ++i)
-        if (f->record[i] == unit) {
-            f->cursor = i + 1;
-            break;
-        }
+    cdp__fsdp_find_place(f, unit);
     return CDP_OK;
 }
 

@@ -37,13 +37,20 @@ CDP__PRIVATE uint64_t cdp__fsdp_whole(const cdp__fsdp_plan *p) {
     return p->total[0] + p->total[1];
 }
 
-/* How many units with slots of the same size come before `unit`, or there are at all. */
-CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint32_t unit, uint32_t end) {
-    const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, unit, 1, 0);
-    uint32_t u, n = 0;
-    for (u = 0; u < end; ++u) {
-        const cdp__fsdp_plan q = cdp__fsdp_plan_of(d, u, 1, 0);
-        n += !cdp__fsdp_keeps(d, u) && cdp__fsdp_whole(&q) == cdp__fsdp_whole(&p);
+#define CDP__FSDP_TOTALS 1024u /* units whose elements are added up at a time */
+
+/* How many of the first `end` units share slots for so many elements. */
+CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint64_t elements, uint32_t end) {
+    uint64_t total[CDP__FSDP_TOTALS];
+    uint32_t first, i, n = 0;
+    for (first = 0; first < end; first += CDP__FSDP_TOTALS) {
+        const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_TOTALS, end - first);
+        memset(total, 0, sizeof total);
+        for (i = 0; i < d->param_count; ++i)
+            if (d->params[i].unit >= first && d->params[i].unit - first < count)
+                total[d->params[i].unit - first] += cdp__fsdp_count(&d->params[i]);
+        for (i = 0; i < count; ++i)
+            n += !cdp__fsdp_keeps(d, first + i) && total[i] == elements;
     }
     return n;
 }
@@ -58,8 +65,8 @@ CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit,
     if (cdp__fsdp_keeps(d, unit))
         out->slot_bytes += bytes;
     else {
-        const uint32_t alike = cdp__fsdp_alike(d, unit, units);
-        const uint32_t before = cdp__fsdp_alike(d, unit, unit);
+        const uint32_t alike = cdp__fsdp_alike(d, cdp__fsdp_whole(p), units);
+        const uint32_t before = cdp__fsdp_alike(d, cdp__fsdp_whole(p), unit);
         const uint32_t slots = cdp__fsdp_slots_for(d, alike);
         if (before < slots) out->slot_bytes += bytes;
         if (before + slots < alike) gathers = 2;

@@ -273,6 +273,33 @@ TEST(headers_of_others_and_hostile_ones) {
     }
 }
 
+/* The sums of entries are counted in slabs, so these come first; bytes of a blob are U8. */
+TEST(descriptions_that_would_make_sums_of_other_lengths) {
+    static const struct {
+        const char *slab, *dtype, *behind, *why;
+    } rows[] = {
+        {",\"slab_bytes\":8", "U8", "", NULL},
+        {"", "U8", ",\"slab_bytes\":8", "slab_bytes is behind tensors"},
+        {",\"slab_bytes\":8", "F64", "", "a blob is not U8"},
+    };
+    for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char json[512];
+        cdp__ck_table t;
+        const int n = snprintf(json, sizeof json,
+            "{\"format\":\"" CDP__CK_FORMAT "\",\"step\":1%s,\"files\":[{\"name\":\"x\","
+            "\"bytes\":64}],\"blobs\":[{\"name\":\"b\",\"dtype\":\"%s\",\"shape\":[8],"
+            "\"file\":0,\"offset\":0,\"sums\":\"%0*d\"}]%s}",
+            rows[i].slab, rows[i].dtype, strcmp(rows[i].dtype, "F64") ? 16 : 128, 0,
+            rows[i].behind);
+        cdp__json_reader j = cdp__json_open(json, (uint64_t)n);
+        cdp__ck_table_open(&t, cdp_os_default());
+        const bool ok = cdp__ck_read_body(&t, &j);
+        if (!T(ok == !rows[i].why)) printf("  row %u: %s\n", i, t.why ? t.why : "accepted");
+        if (rows[i].why && !ok) T_TEXT(rows[i].why, t.why ? t.why : "");
+        cdp__ck_table_close(&t);
+    }
+}
+
 /* ---- files ---- */
 
 static char folder[256];
@@ -435,6 +462,33 @@ static void load_ranks(cdp_group *g, void *arg) {
     model_close(&want);
 }
 
+/* Each rank has a whole copy of a tensor on a mesh of its own: sums would count each of them. */
+static void alone_ranks(cdp_group *g, void *arg) {
+    cdp_mesh_desc two = {.group = g, .ndim = 2, .shape = {3, 1}, .names = {"a", "b"}};
+    cdp_mesh *other = NULL, *sub = NULL;
+    model m;
+    cdp_ckpt *c;
+    (void)arg;
+    model_open(&m, g, "S0", false);
+    OK(cdp_mesh_create(&two, &other));
+    OK(cdp_mesh_sub(other, "b", &sub));
+    m.items[3].tensor.layout.mesh = sub;
+    cdp_ckpt_desc d = desc_of(g, &m);
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(CDP_ERR_INVALID, cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+    T_TEXT("'half' has 45 elements, and ranks hold 135", cdp_last_error()->text);
+    OK(cdp_group_status(g));
+    cdp_ckpt_destroy(c);
+    d.no_verify = true; /* then nothing is counted */
+    OK(cdp_ckpt_create(&d, &c));
+    OK(cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+    T(m.half[1] == 999);
+    cdp_ckpt_destroy(c);
+    cdp_mesh_destroy(sub);
+    cdp_mesh_destroy(other);
+    model_close(&m);
+}
+
 TEST(saved_by_some_ranks_and_loaded_by_others) {
     static const char *const hows[] = {"S0", "S1", "R"};
     folder_new();
@@ -450,6 +504,7 @@ TEST(saved_by_some_ranks_and_loaded_by_others) {
                 T_EQ(0, l.info.missing + l.info.surplus);
             }
         }
+    run_ranks(3, NULL, 0, alone_ranks, NULL);
     folder_gone();
 }
 
@@ -578,6 +633,16 @@ static void mistaken_ranks(cdp_group *g, void *arg) {
         m.items[0].name = "\xff";
         says = "items[0].name";
         break;
+    case 11:
+        d.no_verify = r == 1; /* else it would not take part in the checks of a load */
+        want = CDP_ERR_MISMATCH;
+        says = "no_verify is not the same on ranks 0 and 1";
+        break;
+    case 12:
+        d.no_sync = r != 2;
+        want = CDP_ERR_MISMATCH;
+        says = "no_sync is not the same on ranks 0 and 2";
+        break;
     default:
         d.item_count = r == 1 ? 3 : 4;
         want = CDP_ERR_MISMATCH;
@@ -597,7 +662,7 @@ static void mistaken_ranks(cdp_group *g, void *arg) {
 
 TEST(mistakes_are_the_same_on_all_ranks) {
     folder_new();
-    for (uint32_t kind = 0; kind <= 11; ++kind)
+    for (uint32_t kind = 0; kind <= 13; ++kind)
         run_ranks(3, NULL, 0, mistaken_ranks, &kind);
     run r = {.how = "S0", .step = 5};
     run_ranks(3, NULL, 0, save_ranks, &r); /* nothing is left of them */
@@ -650,11 +715,33 @@ static void unfit_ranks(cdp_group *g, void *arg) {
     model_close(&m);
 }
 
+/* Names that are longer than the text of an error. */
+static void long_named_ranks(cdp_group *g, void *arg) {
+    char names[2][512];
+    model m;
+    cdp_ckpt *c;
+    (void)arg;
+    model_open(&m, g, "S0", false);
+    for (uint32_t i = 0; i < 2; ++i) {
+        memset(names[i], 'a' + (int)i, 511);
+        names[i][511] = 0;
+        m.items[i].name = names[i];
+    }
+    cdp_ckpt_desc d = desc_of(g, &m);
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(CDP_ERR_MISMATCH, cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+    T_TEXT("2 of 4 items do not fit", cdp_last_error()->text);
+    T_TEXT("aaa...' is not in the files; 'bbb", cdp_last_error()->text);
+    cdp_ckpt_destroy(c);
+    model_close(&m);
+}
+
 TEST(all_that_does_not_fit_is_listed_at_once) {
     folder_new();
     run r = {.how = "S0", .step = 5};
     run_ranks(2, NULL, 0, save_ranks, &r);
     run_ranks(3, NULL, 0, unfit_ranks, NULL);
+    run_ranks(2, NULL, 0, long_named_ranks, NULL);
     folder_gone();
 }
 
@@ -755,6 +842,32 @@ TEST(older_steps_are_swept_and_leftovers_too) {
     folder_gone();
 }
 
+/* A folder that lost its checkpoint.json, as while it was swept; and one with another's name. */
+TEST(a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name) {
+    char line[700];
+    folder_new();
+    run r = {.how = "S0", .step = 5, .saved_ranks = 2};
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    snprintf(line, sizeof line, "rm %s/step-00000005/checkpoint.json", folder);
+    T(system(line) == 0);
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    r.step = 6;
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    snprintf(line, sizeof line, "mv %s/step-00000005 %s/step-00000009", folder, folder);
+    T(system(line) == 0);
+    run l = {.how = "S0", .step = CDP_CKPT_LATEST, .saved_ranks = 2};
+    run_ranks(2, NULL, 0, load_ranks, &l);
+    T_EQ(6, l.info.step);
+    l.step = 9;
+    l.want = CDP_ERR_IO;
+    l.says = "is of another step than the name of its folder";
+    run_ranks(2, NULL, 0, load_ranks, &l);
+    snprintf(line, sizeof line, "%s/step-00000009", folder); /* as one step it has any name */
+    l = (run){.how = "S0", .step = 5, .saved_ranks = 2, .path = line};
+    run_ranks(2, NULL, 0, load_ranks, &l);
+    folder_gone();
+}
+
 /* ---- without a group ---- */
 
 TEST(a_reader_needs_no_group) {
@@ -779,6 +892,12 @@ TEST(a_reader_needs_no_group) {
     OK(cdp_ckpt_read(r, cdp_ckpt_find(r, "cut"), &middle, box));
     T(box[0] == cut_value(20) && box[1] == cut_value(21) && box[2] == cut_value(26)
         && box[3] == cut_value(27));
+    cdp_box beyond = middle; /* what is behind the dimensions of the tensor does not count */
+    for (uint32_t i = 2; i < CDP_TENSOR_DIMS; ++i)
+        beyond.start[i] = beyond.size[i] = UINT64_MAX;
+    box[0] = 0;
+    OK(cdp_ckpt_read(r, cdp_ckpt_find(r, "cut"), &beyond, box));
+    T(box[0] == cut_value(20));
     const cdp_box outside = {.start = {9, 2}, .size = {2, 2}};
     T_EQ(CDP_ERR_INVALID, cdp_ckpt_read(r, cdp_ckpt_find(r, "cut"), &outside, box));
     T_EQ(UINT32_MAX, cdp_ckpt_find(r, "nobody"));
@@ -830,6 +949,8 @@ int main(int argc, char **argv) {
         {"flat_cuts_and_copies_without_a_mesh", flat_cuts_and_copies_without_a_mesh, 10},
         {"sums_add_up_and_see_every_bit", sums_add_up_and_see_every_bit, 120},
         {"headers_of_others_and_hostile_ones", headers_of_others_and_hostile_ones, 10},
+        {"descriptions_that_would_make_sums_of_other_lengths",
+            descriptions_that_would_make_sums_of_other_lengths, 10},
         {"saved_by_some_ranks_and_loaded_by_others", saved_by_some_ranks_and_loaded_by_others, 120},
         {"memory_comes_back", memory_comes_back, 30},
         {"damage_is_named", damage_is_named, 120},
@@ -838,6 +959,8 @@ int main(int argc, char **argv) {
         {"a_disk_that_fails_at_any_call_fails_on_all_ranks",
             a_disk_that_fails_at_any_call_fails_on_all_ranks, 120},
         {"older_steps_are_swept_and_leftovers_too", older_steps_are_swept_and_leftovers_too, 30},
+        {"a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name",
+            a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name, 30},
         {"a_reader_needs_no_group", a_reader_needs_no_group, 30},
         {"what_would_be_written", what_would_be_written, 10},
     };

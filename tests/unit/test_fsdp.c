@@ -145,6 +145,28 @@ TEST(a_large_model_fits_on_paper) {
     T_EQ((50257ull + 1024) * 768, reached);
 }
 
+/* Experts that are units of their own: 3000 in two sizes, in turn. */
+TEST(many_units_fit_on_paper) {
+    enum {
+        MANY = 3000
+    };
+    static cdp_fsdp_param params[MANY];
+    cdp_fsdp_desc d;
+    cdp_fsdp_stats s;
+    memset(&d, 0, sizeof d);
+    for (uint32_t i = 0; i < MANY; ++i) {
+        params[i].unit = i;
+        params[i].ndim = 1;
+        params[i].shape[0] = 100 + i % 2;
+    }
+    d.params = params;
+    d.param_count = MANY;
+    d.paper_ranks = 8;
+    T_EQ(CDP_OK, cdp_fsdp_preview(&d, 7, &s));
+    T_EQ(2 * 4 * (100 + 101), s.slot_bytes);
+    T_EQ(2 * MANY - 4, s.gathers);
+}
+
 /* ---- the numbers of one process ---- */
 
 typedef struct how {
@@ -427,6 +449,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"cuts_are_the_nearest_allowed_places", cuts_are_the_nearest_allowed_places, 60},
         {"a_large_model_fits_on_paper", a_large_model_fits_on_paper, 60},
+        {"many_units_fit_on_paper", many_units_fit_on_paper, 20},
         {"random_models_train_as_in_one_process", random_models_train_as_in_one_process, 120},
         {"all_stages_give_the_same_numbers", all_stages_give_the_same_numbers, 120},
         {"micro_batches_are_added_with_and_without_no_sync",

@@ -170,6 +170,9 @@ static void rank_refuses(cdp_group *g, void *arg) {
     UNFIT(CDP_ERR_UNSUPPORTED, "desc.reduce is i32", r.desc.reduce = CDP_DTYPE_I32);
     UNFIT(CDP_ERR_INVALID, "desc.states is 1", r.desc.states = 1);
     UNFIT(CDP_ERR_INVALID, "max_norm or desc.divisor", r.desc.max_norm = NAN);
+    UNFIT(CDP_ERR_INVALID, "desc.optim: cdp_optim_update: kind 0 is not",
+        r.optim.kind = CDP_OPTIM_NONE);
+    UNFIT(CDP_ERR_INVALID, "desc.optim: cdp_optim_update: nesterov", r.optim.nesterov = true);
 #undef UNFIT
 }
 TEST(descs_that_make_no_sense_are_refused) {
@@ -182,7 +185,10 @@ static void rank_differs(cdp_group *g, void *arg) {
     const uint32_t kind = *(const uint32_t *)arg;
     static const char *const words[] = {"parameter or unit 4 is 'param4' [5] in unit 1, grain 1",
         "'param4' [6] in unit 1", "desc.stage is another one on rank 2", "desc.param_count",
-        "unit 'unit0' with uses 1", "with uses 2"};
+        "unit 'unit0' with uses 1", "with uses 2", "desc.own_init is another one on rank 2",
+        "desc.norm_group", "desc.replicate", "desc.optim", "parameter or unit 3 is 'param3' [5x3]",
+        "in unit 1, grain 3, a copy on rank 2", "nnn...' [5x3] in unit 0, grain 3 on rank 0"};
+    char name[300];
     rig r;
     float x = 1;
     rig_desc(&r, g);
@@ -190,20 +196,50 @@ static void rank_differs(cdp_group *g, void *arg) {
         if (kind < 2) r.params[4].shape[0] = 6;
         if (kind == 2) r.desc.stage = CDP_FSDP_OPTIMIZER;
         if (kind == 3) r.desc.param_count = 11;
+        if (kind == 6) r.desc.own_init = true;
+        if (kind == 7) r.desc.norm_group = g;
+        if (kind == 8) r.desc.replicate = g;
+        if (kind == 9) r.optim.kind = CDP_OPTIM_ADAM;
+        if (kind == 10 || kind == 11) r.params[3].copy = true;
+        if (kind == 12) r.params[0].shape[0] = 4;
     }
-    r.units[0].uses = kind > 3 && cdp_rank(g) == 2 ? 2 : 1;
-    if (kind > 3) {
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = 0;
+    if (kind == 12) r.params[0].name = name; /* longer than a line about a parameter */
+    r.units[0].uses = (kind == 4 || kind == 5) && cdp_rank(g) == 2 ? 2 : 1;
+    if (kind == 4 || kind == 5) {
         r.desc.units = r.units;
         r.desc.unit_count = UNITS;
     }
-    T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_create(&r.desc, &r.f));
+    if (!T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_create(&r.desc, &r.f))) printf("    kind %u\n", kind);
     T(says(words[kind]));
+    cdp_fsdp_destroy(r.f);
     T_EQ(CDP_OK, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* usable */
     T(x == 3);
 }
 TEST(ranks_with_other_models_are_named) {
-    for (uint32_t kind = 0; kind < 6; ++kind)
+    for (uint32_t kind = 0; kind < 13; ++kind)
         run_counted(3, rank_differs, &kind);
+}
+
+/* Two by two ranks, but the copies of a shard are said to be those of the other shard. */
+static void rank_has_other_copies(cdp_group *g, void *arg) {
+    const uint32_t rank = cdp_rank(g);
+    cdp_group *shard = NULL, *copies = NULL;
+    rig r;
+    (void)arg;
+    T_EQ(CDP_OK, cdp_group_split(g, rank / 2, rank, &shard));
+    T_EQ(CDP_OK, cdp_group_split(g, rank == 1 || rank == 2, rank, &copies));
+    rig_desc(&r, shard);
+    r.desc.replicate = copies;
+    T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_create(&r.desc, &r.f));
+    T(says("desc.replicate") && says("is rank 1 of 2") && says("is rank 0 of 2"));
+    T_EQ(CDP_OK, cdp_barrier(g));
+    cdp_group_destroy(copies);
+    cdp_group_destroy(shard);
+}
+TEST(copies_of_another_shard_are_refused) {
+    run_counted(4, rank_has_other_copies, NULL);
 }
 
 static void rank_uses_another_unit(cdp_group *g, void *arg) {
@@ -393,6 +429,41 @@ TEST(first_values_are_those_of_rank_0_or_each_ranks_own) {
     own = true;
     for (uint32_t n = 1; n <= 4; ++n)
         run_counted(n, rank_brings_values, &own);
+}
+
+/* ---- evaluation ---- */
+
+static void rank_evaluates(cdp_group *g, void *arg) {
+    rig r;
+    uint32_t room = 0;
+    (void)arg;
+    rig_open(&r, g);
+    for (uint32_t step = 0; step < 3; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    }
+    for (uint32_t batch = 0; batch < 500; ++batch) {
+        const uint32_t misses = r.f->now.misses;
+        for (uint32_t u = 0; u < UNITS; ++u) {
+            T_EQ(CDP_OK, cdp_fsdp_need(r.f, u));
+            T_EQ(CDP_OK, cdp_fsdp_done(r.f, u));
+        }
+        T(r.f->now.misses - misses <= 2); /* where the last step went backward, a batch begins */
+        if (batch == 100) room = r.f->record_room;
+    }
+    T_EQ(room, r.f->record_room);
+    for (uint32_t step = 0; step < 3; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    }
+    T_EQ(0, cdp_fsdp_stats_of(r.f).misses);
+    cdp_fsdp_destroy(r.f);
+}
+TEST(long_evaluations_gather_ahead_and_take_no_more_memory) {
+    for (uint32_t n = 1; n <= 2; ++n)
+        run_counted(n, rank_evaluates, NULL);
 }
 
 /* ---- beside a ddp ---- */
@@ -604,6 +675,7 @@ int main(int argc, char **argv) {
             calls_in_a_wrong_order_are_answered_by_sentences, 30},
         {"descs_that_make_no_sense_are_refused", descs_that_make_no_sense_are_refused, 30},
         {"ranks_with_other_models_are_named", ranks_with_other_models_are_named, 30},
+        {"copies_of_another_shard_are_refused", copies_of_another_shard_are_refused, 30},
         {"units_in_another_order_are_a_mismatch", units_in_another_order_are_a_mismatch, 30},
         {"a_rank_that_leaves_in_a_step_is_named_by_all",
             a_rank_that_leaves_in_a_step_is_named_by_all, 60},
@@ -615,6 +687,8 @@ int main(int argc, char **argv) {
             30},
         {"first_values_are_those_of_rank_0_or_each_ranks_own",
             first_values_are_those_of_rank_0_or_each_ranks_own, 30},
+        {"long_evaluations_gather_ahead_and_take_no_more_memory",
+            long_evaluations_gather_ahead_and_take_no_more_memory, 30},
         {"means_are_those_of_a_ddp_bit_for_bit", means_are_those_of_a_ddp_bit_for_bit, 30},
         {"parameters_are_grouped_into_units_by_size", parameters_are_grouped_into_units_by_size,
             30},
