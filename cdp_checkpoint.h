@@ -696,7 +696,7 @@ typedef struct cdp__ck_piece {
 } cdp__ck_piece;
 
 typedef struct cdp__ck_run {
-    uint64_t at, local, count; /* in the tensor; in the memory of the rank; elements */
+    uint64_t at, place, count; /* in the tensor; in the memory of the rank; elements */
 } cdp__ck_run;
 
 /* Completes a piece whose box and shape are set. */
@@ -754,23 +754,23 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_of(
     return p;
 }
 
-/* The run that contains element `local` of the memory of the rank, from there on, and at most up
-   to `last`. local < last <= count. */
-CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t local, uint64_t last) {
-    const uint64_t within = local % p->run;
-    uint64_t index = local / p->run, step = 1;
+/* The run that contains element `place` of the memory of the rank, from there on, and at most up
+   to `last`. place < last <= count. */
+CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t place, uint64_t last) {
+    const uint64_t within = place % p->run;
+    uint64_t index = place / p->run, step = 1;
     cdp__ck_run r;
     uint32_t d;
-    r.local = local;
-    r.count = cdp__min(p->run - within, last - local);
+    r.place = place;
+    r.count = cdp__min(p->run - within, last - place);
     r.at = within;
     for (d = CDP_TENSOR_DIMS; d-- > 0;) {
-        uint64_t place = p->box.start[d];
+        uint64_t along = p->box.start[d];
         if (d < p->outer) {
-            place += index % p->box.size[d];
+            along += index % p->box.size[d];
             index /= p->box.size[d];
         }
-        r.at += place * step;
+        r.at += along * step;
         step *= p->shape[d] ? p->shape[d] : 1; /* 0: the tensor has fewer dimensions */
     }
     return r;
@@ -2074,13 +2074,13 @@ CDP__PRIVATE void cdp__ck_preview_entry(
     const uint32_t rank = d->group ? cdp_rank(d->group) : 0;
     const uint32_t size = d->group ? cdp_size(d->group) : 1;
     const cdp__ck_piece p = cdp__ck_piece_of(&d->items[e->item].tensor.layout, NULL, rank, size);
-    uint64_t local = p.first;
+    uint64_t place = p.first;
     out->total_bytes += e->bytes;
     out->bytes_written += (p.last - p.first) * elem;
-    while (local < p.last) {
-        const cdp__ck_run r = cdp__ck_run_at(&p, local, p.last);
+    while (place < p.last) {
+        const cdp__ck_run r = cdp__ck_run_at(&p, place, p.last);
         out->writes += (r.count * elem + CDP__CK_AT_ONCE - 1) / CDP__CK_AT_ONCE;
-        local += r.count;
+        place += r.count;
     }
 }
 
@@ -2491,17 +2491,17 @@ CDP__PRIVATE int32_t cdp__ck_write_share(
     cdp__ck_save *s, const cdp__ck_entry *e, const cdp__ck_piece *p, int32_t fd) {
     const uint8_t *const data = (const uint8_t *)s->c->desc.items[e->item].tensor.data;
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
-    uint64_t local = p->first;
-    while (local < p->last) {
-        const cdp__ck_run r = cdp__ck_run_at(p, local, cdp__min(p->last, local + most));
-        const uint8_t *const from = data + r.local * elem;
+    uint64_t place = p->first;
+    while (place < p->last) {
+        const cdp__ck_run r = cdp__ck_run_at(p, place, cdp__min(p->last, place + most));
+        const uint8_t *const from = data + r.place * elem;
         const int32_t err = cdp__ck_write(s->d, fd, e->at + r.at * elem, from, r.count * elem);
         if (err) return err;
         cdp__ck_sum_slabs(&s->c->weights, from, elem, r.at, r.count,
             cdp__ck_slab_elements(&s->t, e), s->t.sums + e->first_sum);
         s->c->info.bytes_written += r.count * elem;
         cdp__ck_progress(s->c, r.count * elem);
-        local += r.count;
+        place += r.count;
     }
     return 0;
 }
@@ -2914,17 +2914,17 @@ CDP__PRIVATE int32_t cdp__ck_reader_fd(cdp_ckpt_reader *r, uint32_t file) {
     return err;
 }
 
-/* Reads runs from element `local` on, as many as fit into the window with the gaps between them.
+/* Reads runs from element `place` on, as many as fit into the window with the gaps between them.
    Returns 0 or an errno; *next: the element behind them. */
 CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_piece *p, uint64_t local, uint64_t *next, uint8_t *to) {
+    const cdp__ck_piece *p, uint64_t place, uint64_t *next, uint8_t *to) {
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
-    const cdp__ck_run first = cdp__ck_run_at(p, local, p->count);
+    const cdp__ck_run first = cdp__ck_run_at(p, place, p->count);
     uint64_t end = (first.at + first.count) * elem, at;
     int32_t err;
     if (!r->window) r->window = (uint8_t *)cdp__alloc(r->t.os, CDP__CK_WINDOW);
     if (!r->window) return ENOMEM;
-    for (at = local + first.count; at < p->count;) {
+    for (at = place + first.count; at < p->count;) {
         const cdp__ck_run run = cdp__ck_run_at(p, at, p->count);
         const uint64_t stop = (run.at + run.count) * elem;
         if (run.at * elem - end > CDP__CK_GAP || stop - first.at * elem > CDP__CK_WINDOW) break;
@@ -2933,36 +2933,36 @@ CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry
     }
     *next = at;
     err = cdp__ck_read(&r->disk, r->fd, e->at + first.at * elem, r->window, end - first.at * elem);
-    while (!err && local < *next) {
-        const cdp__ck_run run = cdp__ck_run_at(p, local, *next);
-        memcpy(to + run.local * elem, r->window + (run.at - first.at) * elem,
+    while (!err && place < *next) {
+        const cdp__ck_run run = cdp__ck_run_at(p, place, *next);
+        memcpy(to + run.place * elem, r->window + (run.at - first.at) * elem,
             (size_t)(run.count * elem));
-        local += run.count;
+        place += run.count;
     }
     return err;
 }
 
 /* What is done with elements that were read. */
 typedef void cdp__ck_got(
-    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t local, uint64_t last);
+    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t place, uint64_t last);
 
 /* Reads all elements of a piece to `to`, and calls got() for each stretch of memory. */
 CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
     const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
     uint8_t *const data = (uint8_t *)to;
-    uint64_t local = 0, next;
+    uint64_t place = 0, next;
     int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;
-    while (!err && local < p->count) {
-        const cdp__ck_run run = cdp__ck_run_at(p, local, cdp__min(p->count, local + most));
+    while (!err && place < p->count) {
+        const cdp__ck_run run = cdp__ck_run_at(p, place, cdp__min(p->count, place + most));
         if (p->run * elem >= CDP__CK_GAP || run.count == p->count) {
-            next = local + run.count;
+            next = place + run.count;
             err = cdp__ck_read(
-                &r->disk, r->fd, e->at + run.at * elem, data + run.local * elem, run.count * elem);
+                &r->disk, r->fd, e->at + run.at * elem, data + run.place * elem, run.count * elem);
         } else
-            err = cdp__ck_read_window(r, e, p, local, &next, data);
-        if (!err && got) got(user, e, p, local, next);
-        local = next;
+            err = cdp__ck_read_window(r, e, p, place, &next, data);
+        if (!err && got) got(user, e, p, place, next);
+        place = next;
     }
     return err;
 }
@@ -3207,24 +3207,24 @@ CDP__PRIVATE cdp_status cdp__ck_load_room(cdp__ck_load *l) {
 
 /* Sums what was read: its part in the share of this rank, and the rest. */
 CDP__PRIVATE void cdp__ck_load_got(
-    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t local, uint64_t last) {
+    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t place, uint64_t last) {
     cdp__ck_load *const l = (cdp__ck_load *)user;
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
     const uint64_t slab = cdp__ck_slab_elements(&l->r->t, e);
-    cdp__ck_progress(l->c, (last - local) * elem);
+    cdp__ck_progress(l->c, (last - place) * elem);
     if (!e->sums || l->c->desc.no_verify) return;
-    while (local < last) {
-        const uint64_t behind = local < p->last ? p->last : last;
-        const uint64_t edge = local < p->first ? p->first : behind;
-        cdp__ck_run r = cdp__ck_run_at(p, local, cdp__min(edge, last));
+    while (place < last) {
+        const uint64_t behind = place < p->last ? p->last : last;
+        const uint64_t edge = place < p->first ? p->first : behind;
+        cdp__ck_run r = cdp__ck_run_at(p, place, cdp__min(edge, last));
         const uint64_t within = r.at % slab;
         uint64_t sum;
         r.count = cdp__min(r.count, slab - within);
-        sum = cdp__ck_sum(&l->c->weights, l->memory + local * elem, elem, r.at, r.count);
+        sum = cdp__ck_sum(&l->c->weights, l->memory + place * elem, elem, r.at, r.count);
         l->held[e->first_sum + r.at / slab] += sum;
         l->counts[e->first_sum + r.at / slab] += r.count;
-        if (local >= p->first && local < p->last) l->shares[e->first_sum + r.at / slab] += sum;
-        local += r.count;
+        if (place >= p->first && place < p->last) l->shares[e->first_sum + r.at / slab] += sum;
+        place += r.count;
     }
 }
 

@@ -90,13 +90,13 @@ CDP__PRIVATE void cdp__ck_preview_entry(
     const uint32_t rank = d->group ? cdp_rank(d->group) : 0;
     const uint32_t size = d->group ? cdp_size(d->group) : 1;
     const cdp__ck_piece p = cdp__ck_piece_of(&d->items[e->item].tensor.layout, NULL, rank, size);
-    uint64_t local = p.first;
+    uint64_t place = p.first;
     out->total_bytes += e->bytes;
     out->bytes_written += (p.last - p.first) * elem;
-    while (local < p.last) {
-        const cdp__ck_run r = cdp__ck_run_at(&p, local, p.last);
+    while (place < p.last) {
+        const cdp__ck_run r = cdp__ck_run_at(&p, place, p.last);
         out->writes += (r.count * elem + CDP__CK_AT_ONCE - 1) / CDP__CK_AT_ONCE;
-        local += r.count;
+        place += r.count;
     }
 }
 

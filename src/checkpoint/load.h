@@ -162,24 +162,24 @@ CDP__PRIVATE cdp_status cdp__ck_load_room(cdp__ck_load *l) {
 
 /* Sums what was read: its part in the share of this rank, and the rest. */
 CDP__PRIVATE void cdp__ck_load_got(
-    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t local, uint64_t last) {
+    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t place, uint64_t last) {
     cdp__ck_load *const l = (cdp__ck_load *)user;
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
     const uint64_t slab = cdp__ck_slab_elements(&l->r->t, e);
-    cdp__ck_progress(l->c, (last - local) * elem);
+    cdp__ck_progress(l->c, (last - place) * elem);
     if (!e->sums || l->c->desc.no_verify) return;
-    while (local < last) {
-        const uint64_t behind = local < p->last ? p->last : last;
-        const uint64_t edge = local < p->first ? p->first : behind;
-        cdp__ck_run r = cdp__ck_run_at(p, local, cdp__min(edge, last));
+    while (place < last) {
+        const uint64_t behind = place < p->last ? p->last : last;
+        const uint64_t edge = place < p->first ? p->first : behind;
+        cdp__ck_run r = cdp__ck_run_at(p, place, cdp__min(edge, last));
         const uint64_t within = r.at % slab;
         uint64_t sum;
         r.count = cdp__min(r.count, slab - within);
-        sum = cdp__ck_sum(&l->c->weights, l->memory + local * elem, elem, r.at, r.count);
+        sum = cdp__ck_sum(&l->c->weights, l->memory + place * elem, elem, r.at, r.count);
         l->held[e->first_sum + r.at / slab] += sum;
         l->counts[e->first_sum + r.at / slab] += r.count;
-        if (local >= p->first && local < p->last) l->shares[e->first_sum + r.at / slab] += sum;
-        local += r.count;
+        if (place >= p->first && place < p->last) l->shares[e->first_sum + r.at / slab] += sum;
+        place += r.count;
     }
 }
 

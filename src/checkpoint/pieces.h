@@ -23,7 +23,7 @@ typedef struct cdp__ck_piece {
 } cdp__ck_piece;
 
 typedef struct cdp__ck_run {
-    uint64_t at, local, count; /* in the tensor; in the memory of the rank; elements */
+    uint64_t at, place, count; /* in the tensor; in the memory of the rank; elements */
 } cdp__ck_run;
 
 /* Completes a piece whose box and shape are set. */
@@ -81,23 +81,23 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_of(
     return p;
 }
 
-/* The run that contains element `local` of the memory of the rank, from there on, and at most up
-   to `last`. local < last <= count. */
-CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t local, uint64_t last) {
-    const uint64_t within = local % p->run;
-    uint64_t index = local / p->run, step = 1;
+/* The run that contains element `place` of the memory of the rank, from there on, and at most up
+   to `last`. place < last <= count. */
+CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t place, uint64_t last) {
+    const uint64_t within = place % p->run;
+    uint64_t index = place / p->run, step = 1;
     cdp__ck_run r;
     uint32_t d;
-    r.local = local;
-    r.count = cdp__min(p->run - within, last - local);
+    r.place = place;
+    r.count = cdp__min(p->run - within, last - place);
     r.at = within;
     for (d = CDP_TENSOR_DIMS; d-- > 0;) {
-        uint64_t place = p->box.start[d];
+        uint64_t along = p->box.start[d];
         if (d < p->outer) {
-            place += index % p->box.size[d];
+            along += index % p->box.size[d];
             index /= p->box.size[d];
         }
-        r.at += place * step;
+        r.at += along * step;
         step *= p->shape[d] ? p->shape[d] : 1; /* 0: the tensor has fewer dimensions */
     }
     return r;

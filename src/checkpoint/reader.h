@@ -235,17 +235,17 @@ CDP__PRIVATE int32_t cdp__ck_reader_fd(cdp_ckpt_reader *r, uint32_t file) {
     return err;
 }
 
-/* Reads runs from element `local` on, as many as fit into the window with the gaps between them.
+/* Reads runs from element `place` on, as many as fit into the window with the gaps between them.
    Returns 0 or an errno; *next: the element behind them. */
 CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_piece *p, uint64_t local, uint64_t *next, uint8_t *to) {
+    const cdp__ck_piece *p, uint64_t place, uint64_t *next, uint8_t *to) {
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
-    const cdp__ck_run first = cdp__ck_run_at(p, local, p->count);
+    const cdp__ck_run first = cdp__ck_run_at(p, place, p->count);
     uint64_t end = (first.at + first.count) * elem, at;
     int32_t err;
     if (!r->window) r->window = (uint8_t *)cdp__alloc(r->t.os, CDP__CK_WINDOW);
     if (!r->window) return ENOMEM;
-    for (at = local + first.count; at < p->count;) {
+    for (at = place + first.count; at < p->count;) {
         const cdp__ck_run run = cdp__ck_run_at(p, at, p->count);
         const uint64_t stop = (run.at + run.count) * elem;
         if (run.at * elem - end > CDP__CK_GAP || stop - first.at * elem > CDP__CK_WINDOW) break;
@@ -254,36 +254,36 @@ CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry
     }
     *next = at;
     err = cdp__ck_read(&r->disk, r->fd, e->at + first.at * elem, r->window, end - first.at * elem);
-    while (!err && local < *next) {
-        const cdp__ck_run run = cdp__ck_run_at(p, local, *next);
-        memcpy(to + run.local * elem, r->window + (run.at - first.at) * elem,
+    while (!err && place < *next) {
+        const cdp__ck_run run = cdp__ck_run_at(p, place, *next);
+        memcpy(to + run.place * elem, r->window + (run.at - first.at) * elem,
             (size_t)(run.count * elem));
-        local += run.count;
+        place += run.count;
     }
     return err;
 }
 
 /* What is done with elements that were read. */
 typedef void cdp__ck_got(
-    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t local, uint64_t last);
+    void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t place, uint64_t last);
 
 /* Reads all elements of a piece to `to`, and calls got() for each stretch of memory. */
 CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
     const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
     uint8_t *const data = (uint8_t *)to;
-    uint64_t local = 0, next;
+    uint64_t place = 0, next;
     int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;
-    while (!err && local < p->count) {
-        const cdp__ck_run run = cdp__ck_run_at(p, local, cdp__min(p->count, local + most));
+    while (!err && place < p->count) {
+        const cdp__ck_run run = cdp__ck_run_at(p, place, cdp__min(p->count, place + most));
         if (p->run * elem >= CDP__CK_GAP || run.count == p->count) {
-            next = local + run.count;
+            next = place + run.count;
             err = cdp__ck_read(
-                &r->disk, r->fd, e->at + run.at * elem, data + run.local * elem, run.count * elem);
+                &r->disk, r->fd, e->at + run.at * elem, data + run.place * elem, run.count * elem);
         } else
-            err = cdp__ck_read_window(r, e, p, local, &next, data);
-        if (!err && got) got(user, e, p, local, next);
-        local = next;
+            err = cdp__ck_read_window(r, e, p, place, &next, data);
+        if (!err && got) got(user, e, p, place, next);
+        place = next;
     }
     return err;
 }

@@ -271,17 +271,17 @@ CDP__PRIVATE int32_t cdp__ck_write_share(
     cdp__ck_save *s, const cdp__ck_entry *e, const cdp__ck_piece *p, int32_t fd) {
     const uint8_t *const data = (const uint8_t *)s->c->desc.items[e->item].tensor.data;
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
-    uint64_t local = p->first;
-    while (local < p->last) {
-        const cdp__ck_run r = cdp__ck_run_at(p, local, cdp__min(p->last, local + most));
-        const uint8_t *const from = data + r.local * elem;
+    uint64_t place = p->first;
+    while (place < p->last) {
+        const cdp__ck_run r = cdp__ck_run_at(p, place, cdp__min(p->last, place + most));
+        const uint8_t *const from = data + r.place * elem;
         const int32_t err = cdp__ck_write(s->d, fd, e->at + r.at * elem, from, r.count * elem);
         if (err) return err;
         cdp__ck_sum_slabs(&s->c->weights, from, elem, r.at, r.count,
             cdp__ck_slab_elements(&s->t, e), s->t.sums + e->first_sum);
         s->c->info.bytes_written += r.count * elem;
         cdp__ck_progress(s->c, r.count * elem);
-        local += r.count;
+        place += r.count;
     }
     return 0;
 }
