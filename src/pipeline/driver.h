@@ -31,11 +31,12 @@ struct cdp_pipeline {
     const cdp__pipe_table *table;
     uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
     cdp_pipe_stage *stages;
-    uint32_t *local;                  /* of each stage: its number on this rank */
-    uint32_t *slots;                  /* of each cell */
-    void **pointers;                  /* see cdp__pipe_list() */
-    uint8_t *memory;                  /* of tensors that the program brings no memory for */
-    cdp_work *receives, *sends;       /* `widest` for each row */
+    uint32_t *local;            /* of each stage: its number on this rank */
+    uint32_t *slots;            /* of each cell */
+    uint64_t *turns;            /* of each stage of this rank: its first row, and its last one */
+    void **pointers;            /* see cdp__pipe_list() */
+    uint8_t *memory;            /* of tensors that the program brings no memory for */
+    cdp_work *receives, *sends; /* `widest` for each row */
     uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
     uint64_t deadline_ns;
     bool running;
@@ -186,6 +187,14 @@ CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
     return CDP_OK;
 }
 
+/* The first row of each stage of this rank, and the last one. */
+CDP__PRIVATE void cdp__pipe_find_turns(cdp_pipeline *p) {
+    for (uint64_t row = p->rows; row-- > 0;)
+        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage]] = row;
+    for (uint64_t row = 0; row < p->rows; ++row)
+        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage] + 1] = row;
+}
+
 CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_desc *d) {
     const cdp__pipe_table *t = p->table;
     uint64_t used;
@@ -199,6 +208,7 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, d->stage_count * sizeof *p->stages);
     p->local = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->local);
     p->slots = (uint32_t *)cdp__pipe_alloc(p->os, cdp__pipe_cells(t) * sizeof *p->slots);
+    p->turns = (uint64_t *)cdp__pipe_alloc(p->os, 2ull * d->stage_count * sizeof *p->turns);
     p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
     p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
     p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
@@ -206,11 +216,13 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
-    if (!dealt || !p->stages || !p->local || !p->slots || !p->pointers || !p->receives || !p->sends)
+    if (!dealt || !p->stages || !p->local || !p->slots || !p->turns || !p->pointers || !p->receives
+        || !p->sends)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
     if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
         if (t->place[s] == p->rank) p->local[s] = own++;
+    cdp__pipe_find_turns(p);
     (void)cdp__pipe_place_all(p, &used);
     p->memory = (uint8_t *)cdp__pipe_alloc(p->os, used + 64);
     if (!p->memory) return cdp__pipe_nomem("cdp_pipeline_create", used);
@@ -224,6 +236,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p->stages);
     cdp__pipe_free(os, p->local);
     cdp__pipe_free(os, p->slots);
+    cdp__pipe_free(os, p->turns);
     cdp__pipe_free(os, p->pointers);
     cdp__pipe_free(os, p->memory);
     cdp__pipe_free(os, p->receives);
@@ -415,19 +428,15 @@ CDP__PRIVATE cdp_status cdp__pipe_wait_row(
 CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     const cdp_act *a = cdp__pipe_row(p, row);
     const cdp_pipe_stage *s = &p->stages[p->local[a->stage]];
-    const uint64_t here = p->table->first[p->rank] + row;
+    const uint64_t *turns = &p->turns[2 * p->local[a->stage]];
     cdp_pipe_fn *call = s->forward;
     cdp_pipe_micro m;
     m.kind = (cdp_act_kind)a->kind;
     m.stage = a->stage;
     m.micro = a->micro;
     m.slot = p->slots[cdp__pipe_cell(p->table, a->stage, a->micro)];
-    m.first = m.last = true;
-    for (uint64_t i = p->table->first[p->rank]; i < p->table->first[p->rank + 1]; ++i) {
-        if (i == here || p->table->acts[i].stage != a->stage) continue;
-        if (i < here) m.first = false;
-        if (i > here) m.last = false;
-    }
+    m.first = turns[0] == row;
+    m.last = turns[1] == row;
     m.in = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_IN);
     m.out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_OUT);
     m.grad_out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_GRAD_OUT);
