@@ -50,6 +50,9 @@
         know what is wrong with it                         the error's text: the first wrong row
         know what a step costs                             cdp_schedule_preview
         know who holds how many activations                cdp_schedule_peak
+        know when each row runs                            cdp_schedule_times, on paper;
+                                                           cdp_pipeline_times, as it ran
+        see both as a picture, and why ranks wait          cdp_schedule_draw
         know whether blocking sends would hang             cdp_schedule_deadlock
         see what a rank does                               cdp_schedule_rows, cdp_schedule_text
         run it                                             cdp_pipeline_create, _step
@@ -110,6 +113,18 @@
         two stages of one rank nothing is sent or copied: they see the same memory. The two rows of
         a pair run one after the other, forward and backward in the order of the table.
 
+    PICTURES
+        cdp_schedule_draw() shows a step on paper, as it ran, or both on one scale, as text or SVG
+        (here the first 88 columns):
+            rank 0    paper 0F0=====0F1=====........................0B0=================........
+                      ran   ..0F0===0F1=====........................0B0=================........
+            rank 1    paper ..........1F0=====1B0=================1F1=====1B1=================..
+                      ran   ....................1F0=====1B0=====....1F1=====1B1=================
+            as it ran: a step takes 80.0 us; the longest waits:
+                rank 1 waits 20.0 us before 1F0, for 0F0 of rank 0 (12.0 us of it for the message)
+        Names are stage, action and micro-batch; dots are bubbles. The driver records when callbacks
+        begin and end; cdp_pipeline_times() collects this of all ranks on one clock.
+
     CONFIGURATION
         CDP_PIPELINE_IMPLEMENTATION  this header alone; cdp.h is implemented elsewhere
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
@@ -124,8 +139,8 @@
         meanwhile; buffers of cdp_schedule_deadlock() 4 for each pair of ranks.
         A pipeline: the tensors of all micro-batches at the borders of this rank's stages, for
         which the program brings no memory, and gradients of as many; 32 bytes for each tensor of
-        each micro-batch; 32 for each tensor of each row. What a stage keeps between forward and
-        backward is the program's, in cdp_schedule_peak() slots.
+        each micro-batch; 32 for each tensor of each row, and 16 for each row. What a stage keeps
+        between forward and backward is the program's, in cdp_schedule_peak() slots.
 
     ERRORS
         INVALID, UNSUPPORTED, NOMEM: nothing was done. UNSUPPORTED says which sizes a kind has.
@@ -284,6 +299,17 @@ typedef struct cdp_pipe_preview {
 CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out);
 
+/* When rows run, in microseconds from the begin of the step: two arrays of the program, with an
+   entry for each row of all ranks (.rows of cdp_schedule_info), those of rank 0 first. */
+typedef struct cdp_pipe_times {
+    double *start_us, *end_us;
+} cdp_pipe_times;
+
+/* Fill them with what cdp_schedule_preview() computes. Both rows of a pair have the same times.
+   Local. Errors: as there. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule,
+    const cdp_pipe_cost *each_stage, bool early, const cdp_pipe_times *out);
+
 /* How messages travel, for cdp_schedule_deadlock(). */
 typedef struct cdp_pipe_wire {
     bool blocking;    /* a rank stops at a send until its message is received or buffered */
@@ -308,6 +334,21 @@ typedef enum cdp_pipe_text {
    of the whole text without the zero; 0 for NULL. */
 CDP_API uint64_t cdp_schedule_text(
     const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room);
+
+/* How cdp_schedule_draw() writes. */
+typedef enum cdp_pipe_picture {
+    CDP_PIPE_PICTURE_TEXT = 0, /* ASCII, about 100 columns */
+    CDP_PIPE_PICTURE_SVG       /* readable on dark and on light pages */
+} cdp_pipe_picture;
+
+/* Draw a step: for each rank a line of the schedule on paper, and below it one of the step as it
+   ran, on the same scale. Then the longest times in which a rank waits, and for which action of
+   which rank it does; in SVG each of them says so. `paper` (of cdp_schedule_times()) or `ran` (of
+   cdp_pipeline_times()) may be NULL. Writes at most `room` bytes, a zero at the end among them;
+   `text` may be NULL. Returns the length of the whole text without the zero; 0 for NULL, for times
+   that are negative or no numbers, and out of memory. Local. */
+CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_times *paper,
+    const cdp_pipe_times *ran, cdp_pipe_picture format, char *text, uint64_t room);
 
 /* ---- >>pipeline/driver_api: runs a schedule: callbacks compute, messages travel between stages  */
 
@@ -396,6 +437,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us);
 #endif
 
+/* When the rows of all ranks ran in the last step, on the clock of rank 0, from when the first rank
+   began; the same numbers on every rank. Clocks of other machines are compared by messages to and
+   fro: they are right within half of the fastest of eight; ranks of one machine have one clock.
+   Collective over the group of the pipeline, between steps. Errors: INVALID (NULL), STATE (on all
+   ranks: a rank has not ended a step yet, or is polling one), those of the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_times(
+    cdp_pipeline *pipeline, const cdp_pipe_times *out);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -420,6 +469,35 @@ inline cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp_
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_PIPELINE_IMPLEMENTATION)) \
     && !defined(CDP_PIPELINE_IMPL_INCLUDED)
 #define CDP_PIPELINE_IMPL_INCLUDED
+
+/* ---- >>text/svg: the page of a picture (pure) ------------------------------------------------ */
+
+/* Knows: colours. Promises: text and lines are readable on light and on dark pages. */
+#ifndef CDP_SRC_TEXT_SVG_H
+#define CDP_SRC_TEXT_SVG_H
+
+/* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
+CDP__PRIVATE void cdp__svg_begin(cdp__text *t, uint32_t width, uint32_t height) {
+    cdp__text_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
+        "%u\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n",
+        width, height, width, height);
+    cdp__text_add(t,
+        "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
+        ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
+        "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
+        ".thin{fill:#9da7b3}.box{stroke:#9da7b3}.line{stroke:#58a6ff}}</style>\n");
+}
+
+/* A light colour, for boxes with text of class "in". */
+CDP__PRIVATE const char *cdp__svg_tint(uint32_t k) {
+    static const char *const tints[8] = {
+        "#8ec5ff", "#ffc680", "#9be29b", "#f5a3b7", "#c9b3f5", "#f0e07a", "#86dcd6", "#d9bfa0"};
+    return tints[k % 8];
+}
+
+#endif /* CDP_SRC_TEXT_SVG_H */
 
 /* ---- >>pipeline/table: rows of all ranks (pure) ---------------------------------------------- */
 
@@ -1650,6 +1728,19 @@ CDP__PRIVATE bool cdp__pipe_is_time(double us) {
     return us >= 0 && us < 1e300;
 }
 
+CDP__PRIVATE cdp_status cdp__pipe_check_costs(
+    const char *call, const cdp_schedule *schedule, const cdp_pipe_cost *each_stage) {
+    for (uint32_t s = 0; s < schedule->table.stages; ++s) {
+        const cdp_pipe_cost *c = &each_stage[s];
+        if (!cdp__pipe_is_time(c->f_us) || !cdp__pipe_is_time(c->i_us)
+            || !cdp__pipe_is_time(c->w_us) || !cdp__pipe_is_time(c->pair_us)
+            || !cdp__pipe_is_time(c->message_us))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "%s: each_stage[%u] has a time that is negative or no number", call, s);
+    }
+    return CDP_OK;
+}
+
 CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out) {
     cdp__pipe_walk w;
@@ -1657,15 +1748,8 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     if (!schedule) return cdp__pipe_missing("cdp_schedule_preview", "schedule");
     if (!each_stage || !out)
         return cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
-    for (uint32_t s = 0; s < schedule->table.stages; ++s) {
-        const cdp_pipe_cost *c = &each_stage[s];
-        if (!cdp__pipe_is_time(c->f_us) || !cdp__pipe_is_time(c->i_us)
-            || !cdp__pipe_is_time(c->w_us) || !cdp__pipe_is_time(c->pair_us)
-            || !cdp__pipe_is_time(c->message_us))
-            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-                "cdp_schedule_preview: each_stage[%u] has a time that is negative or no number", s);
-    }
-    const cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
+    cdp_status st = cdp__pipe_check_costs("cdp_schedule_preview", schedule, each_stage);
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
     if (st != CDP_OK) return st;
     cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
     k.cost = each_stage;
@@ -1676,6 +1760,28 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     out->bubble_us = out->step_us - out->work_us;
     out->bubble = out->work_us > 0 ? out->bubble_us / out->work_us : 0;
     cdp__pipe_count_messages(schedule, &w, out);
+    cdp__pipe_free(schedule->os, w.memory);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule, const cdp_pipe_cost *each_stage,
+    bool early, const cdp_pipe_times *out) {
+    cdp__pipe_walk w;
+    if (!schedule) return cdp__pipe_missing("cdp_schedule_times", "schedule");
+    if (!each_stage || !out)
+        return cdp__pipe_missing("cdp_schedule_times", out ? "each_stage" : "out");
+    if (!out->start_us || !out->end_us)
+        return cdp__pipe_missing(
+            "cdp_schedule_times", out->start_us ? "out->end_us" : "out->start_us");
+    cdp_status st = cdp__pipe_check_costs("cdp_schedule_times", schedule, each_stage);
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_times", &w);
+    if (st != CDP_OK) return st;
+    cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
+    k.cost = each_stage;
+    k.early = early;
+    k.start = out->start_us;
+    k.end = out->end_us;
+    (void)cdp__pipe_run_rows(&k);
     cdp__pipe_free(schedule->os, w.memory);
     return CDP_OK;
 }
@@ -1709,6 +1815,312 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
     cdp__pipe_free(schedule->os, k.buffered);
     cdp__pipe_free(schedule->os, w.memory);
     return st;
+}
+
+/* ---- >>pipeline/pictures: a step as a picture, on paper and as it ran ------------------------ */
+
+/* Knows: a table and times of its rows. Promises: each time in which a rank waits is explained by
+   the row that it waits for. */
+
+#define CDP__PIPE_COLUMNS 88u /* of a line of text */
+#define CDP__PIPE_LISTED 12u  /* most waits in a list */
+#define CDP__PIPE_LEFT 130u
+#define CDP__PIPE_WIDE 1050.0
+
+typedef struct cdp__pipe_drawing {
+    const cdp__pipe_table *table;
+    const cdp_pipe_times *times[2]; /* on paper, and as it ran; NULL: not drawn */
+    const uint64_t *givers;         /* of each message: the row that sends it */
+    double ends[2], total;          /* of each step, and of the longer one */
+    cdp__text *text;
+} cdp__pipe_drawing;
+
+CDP__PRIVATE const char *cdp__pipe_side(uint32_t side) {
+    return side ? "as it ran" : "on paper";
+}
+
+/* ---- why a rank waits ---- */
+
+typedef struct cdp__pipe_gap {
+    uint32_t side, rank;
+    uint64_t row, source; /* of all rows: the next one, and the one that it waits for; NONE */
+    double from, to;
+} cdp__pipe_gap;
+
+/* The row that gives what a row needs and ends last; a pair waits for both of its rows. */
+CDP__PRIVATE uint64_t cdp__pipe_last_giver(
+    const cdp__pipe_drawing *d, const double *end, uint64_t row) {
+    uint64_t source = CDP__PIPE_NONE;
+    for (uint64_t i = row; i < row + cdp__pipe_width(&d->table->acts[row]); ++i) {
+        const uint64_t m = cdp__pipe_needs(d->table, &d->table->acts[i]);
+        if (m == CDP__PIPE_NONE) continue;
+        if (source == CDP__PIPE_NONE || end[d->givers[m]] > end[source]) source = d->givers[m];
+    }
+    return source;
+}
+
+/* The time before a row, or after the last one (row: first[rank + 1]), in which a rank computes
+   nothing; false: there is none. Less than a thousandth of the picture is none. */
+CDP__PRIVATE bool cdp__pipe_gap_before(
+    const cdp__pipe_drawing *d, uint32_t side, uint32_t rank, uint64_t row, cdp__pipe_gap *g) {
+    const cdp__pipe_table *t = d->table;
+    const double *start = d->times[side]->start_us, *end = d->times[side]->end_us;
+    const bool more = row < t->first[rank + 1];
+    g->side = side;
+    g->rank = rank;
+    g->row = row;
+    g->source = more ? cdp__pipe_last_giver(d, end, row) : CDP__PIPE_NONE;
+    g->from = row > t->first[rank] ? end[row - 1] : 0;
+    g->to = more ? start[row] : d->ends[side];
+    return g->to - g->from > d->total / 1000;
+}
+
+CDP__PRIVATE void cdp__pipe_add_us(cdp__text *t, double us) {
+    cdp__text_tenths(t, us);
+    cdp__text_add(t, " us");
+}
+
+/* "rank 1 waits 20.0 us before 1B0, for 2B0 of rank 2 (5.0 us of it for the message)" */
+CDP__PRIVATE void cdp__pipe_add_gap(const cdp__pipe_drawing *d, const cdp__pipe_gap *g) {
+    const cdp__pipe_table *t = d->table;
+    cdp__text *text = d->text;
+    cdp__text_add(text, "rank %u waits ", g->rank);
+    cdp__pipe_add_us(text, g->to - g->from);
+    if (g->row == t->first[g->rank + 1]) {
+        cdp__text_add(text, " at the end: it has no more rows");
+        return;
+    }
+    cdp__text_add(text, " before ");
+    cdp__pipe_add_act(text, &t->acts[g->row]);
+    if (g->source == CDP__PIPE_NONE) {
+        cdp__text_add(text, ", not for another rank: its own thread came late");
+        return;
+    }
+    const double done = d->times[g->side]->end_us[g->source];
+    cdp__text_add(text, done > g->from ? ", for " : ", for the message of ");
+    cdp__pipe_add_act(text, &t->acts[g->source]);
+    cdp__text_add(text, " of rank %u", t->place[t->acts[g->source].stage]);
+    if (done <= g->from || g->to - done <= d->total / 1000) return;
+    cdp__text_add(text, " (");
+    cdp__pipe_add_us(text, g->to - done);
+    cdp__text_add(text, " of it for the message)");
+}
+
+/* The longest waits of a side that are shorter than those before. */
+CDP__PRIVATE bool cdp__pipe_next_gap(
+    const cdp__pipe_drawing *d, uint32_t side, const cdp__pipe_gap *before, cdp__pipe_gap *next) {
+    const cdp__pipe_table *t = d->table;
+    bool found = false;
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        for (uint64_t row = t->first[r]; row <= t->first[r + 1]; ++row) {
+            cdp__pipe_gap g;
+            if (!cdp__pipe_gap_before(d, side, r, row, &g)) continue;
+            const double took = g.to - g.from, least = found ? next->to - next->from : 0;
+            const double most = before ? before->to - before->from : took + 1;
+            const bool later =
+                before && (r > before->rank || (r == before->rank && row > before->row));
+            if (took > most || (took >= most && !later) || took <= least) continue;
+            *next = g;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* ---- as text ---- */
+
+CDP__PRIVATE uint32_t cdp__pipe_column(const cdp__pipe_drawing *d, double us) {
+    const double at = us / d->total * CDP__PIPE_COLUMNS + 1e-6; /* a whole number stays one */
+    return at < CDP__PIPE_COLUMNS ? (uint32_t)at : CDP__PIPE_COLUMNS - 1;
+}
+
+/* Fills the columns of a row: "2F0=====", or as much of it as fits. */
+CDP__PRIVATE void cdp__pipe_paint(
+    const cdp__pipe_drawing *d, uint32_t side, uint64_t row, char *line) {
+    char name[32];
+    cdp__text n = cdp__text_of(name, sizeof name);
+    const cdp_act *a = &d->table->acts[row];
+    const uint32_t from = cdp__pipe_column(d, d->times[side]->start_us[row]);
+    uint32_t to = cdp__pipe_column(d, d->times[side]->end_us[row]);
+    if (d->times[side]->end_us[row] >= d->total) to = CDP__PIPE_COLUMNS;
+    if (to == from) ++to;
+    cdp__pipe_add_act(&n, a);
+    const bool fits = cdp__text_end(&n) < to - from;
+    for (uint32_t i = from; i < to; ++i)
+        line[i] = '=';
+    line[from] = cdp__pipe_letter(a->kind);
+    if (fits) memcpy(line + from, name, (size_t)n.used);
+}
+
+CDP__PRIVATE void cdp__pipe_draw_line(const cdp__pipe_drawing *d, uint32_t side, uint32_t rank) {
+    char line[CDP__PIPE_COLUMNS + 1];
+    memset(line, '.', sizeof line);
+    line[CDP__PIPE_COLUMNS] = 0;
+    for (uint64_t row = d->table->first[rank]; row < d->table->first[rank + 1]; ++row)
+        cdp__pipe_paint(d, side, row, line);
+    const uint64_t from = d->text->used;
+    if (!side || !d->times[0]) cdp__text_add(d->text, "rank %u", rank);
+    cdp__text_pad(d->text, from, 10);
+    cdp__text_add(d->text, side ? "ran   " : "paper ");
+    cdp__text_add(d->text, "%s\n", line);
+}
+
+CDP__PRIVATE void cdp__pipe_add_side(const cdp__pipe_drawing *d, uint32_t side) {
+    cdp__text_add(d->text, "%s: a step takes ", cdp__pipe_side(side));
+    cdp__pipe_add_us(d->text, d->ends[side]);
+}
+
+CDP__PRIVATE void cdp__pipe_draw_text(const cdp__pipe_drawing *d) {
+    for (uint32_t r = 0; r < d->table->ranks; ++r)
+        for (uint32_t side = 0; side < 2; ++side)
+            if (d->times[side]) cdp__pipe_draw_line(d, side, r);
+    for (uint32_t side = 0; side < 2; ++side) {
+        cdp__pipe_gap gaps[2];
+        const cdp__pipe_gap *before = NULL;
+        if (!d->times[side]) continue;
+        cdp__pipe_add_side(d, side);
+        cdp__text_add(d->text, "; the longest waits:\n");
+        for (uint32_t i = 0; i < CDP__PIPE_LISTED; ++i) {
+            if (!cdp__pipe_next_gap(d, side, before, &gaps[i % 2])) break;
+            before = &gaps[i % 2];
+            cdp__text_add(d->text, "    ");
+            cdp__pipe_add_gap(d, before);
+            cdp__text_add(d->text, "\n");
+        }
+    }
+}
+
+/* ---- as SVG ---- */
+
+/* A box from one time to another, dashed if the rank waits (tint: NULL); it stays open for its
+   title. */
+CDP__PRIVATE void cdp__pipe_open_box(
+    const cdp__pipe_drawing *d, double from, double to, uint32_t y, const char *tint) {
+    cdp__text_add(d->text, "<rect class=\"box\" y=\"%u\" height=\"18\" x=\"", y);
+    cdp__text_tenths(d->text, CDP__PIPE_LEFT + from / d->total * CDP__PIPE_WIDE);
+    cdp__text_add(d->text, "\" width=\"");
+    cdp__text_tenths(d->text, (to - from) / d->total * CDP__PIPE_WIDE);
+    if (tint)
+        cdp__text_add(d->text, "\" fill=\"%s\"><title>", tint);
+    else
+        cdp__text_add(
+            d->text, "\" fill=\"none\" pointer-events=\"all\" stroke-dasharray=\"2 3\"><title>");
+}
+
+CDP__PRIVATE void cdp__pipe_draw_row(
+    const cdp__pipe_drawing *d, uint32_t side, uint32_t rank, uint64_t row, uint32_t y) {
+    const cdp_act *a = &d->table->acts[row];
+    const double from = d->times[side]->start_us[row], to = d->times[side]->end_us[row];
+    cdp__pipe_open_box(d, from, to, y, cdp__svg_tint(a->kind - 1u));
+    cdp__pipe_add_act(d->text, a);
+    cdp__text_add(d->text, " on rank %u: ", rank);
+    cdp__pipe_add_us(d->text, from);
+    cdp__text_add(d->text, " to ");
+    cdp__pipe_add_us(d->text, to);
+    cdp__text_add(d->text, "</title></rect>");
+    if ((to - from) / d->total * CDP__PIPE_WIDE >= 26) {
+        cdp__text_add(d->text, "<text class=\"in\" text-anchor=\"middle\" y=\"%u\" x=\"", y + 13);
+        cdp__text_tenths(d->text, CDP__PIPE_LEFT + (from + to) / 2 / d->total * CDP__PIPE_WIDE);
+        cdp__text_add(d->text, "\">");
+        cdp__pipe_add_act(d->text, a);
+        cdp__text_add(d->text, "</text>");
+    }
+    cdp__text_add(d->text, "\n");
+}
+
+CDP__PRIVATE void cdp__pipe_draw_lane(
+    const cdp__pipe_drawing *d, uint32_t side, uint32_t rank, uint32_t y) {
+    const cdp__pipe_table *t = d->table;
+    cdp__text_add(d->text, "<text x=\"10\" y=\"%u\">rank %u, %s</text>\n", y + 13, rank,
+        cdp__pipe_side(side));
+    for (uint64_t row = t->first[rank]; row <= t->first[rank + 1]; ++row) {
+        cdp__pipe_gap g;
+        if (cdp__pipe_gap_before(d, side, rank, row, &g)) {
+            cdp__pipe_open_box(d, g.from, g.to, y, NULL);
+            cdp__pipe_add_gap(d, &g);
+            cdp__text_add(d->text, "</title></rect>\n");
+        }
+        if (row < t->first[rank + 1]) cdp__pipe_draw_row(d, side, rank, row, y);
+    }
+}
+
+CDP__PRIVATE void cdp__pipe_draw_legend(const cdp__pipe_drawing *d, uint32_t y) {
+    static const char *const words[] = {
+        "F: forward", "B: backward", "I: of the input", "W: of the weights"};
+    for (uint32_t i = 0; i < 4; ++i)
+        cdp__text_add(d->text,
+            "<rect class=\"box\" x=\"%u\" y=\"%u\" width=\"18\" height=\"14\" fill=\"%s\"/>"
+            "<text x=\"%u\" y=\"%u\">%s</text>\n",
+            CDP__PIPE_LEFT + 140 * i, y, cdp__svg_tint(i), CDP__PIPE_LEFT + 24 + 140 * i, y + 12,
+            words[i]);
+    cdp__text_add(d->text, "<text class=\"thin\" x=\"%u\" y=\"%u\">dashed: the rank waits</text>\n",
+        CDP__PIPE_LEFT + 560, y + 12);
+}
+
+CDP__PRIVATE void cdp__pipe_draw_svg(const cdp__pipe_drawing *d) {
+    const uint32_t lanes = d->times[0] && d->times[1] ? 2 : 1, high = 20 * lanes + 10;
+    uint32_t y = 40;
+    cdp__svg_begin(d->text, CDP__PIPE_LEFT + 1070, 80 + d->table->ranks * high);
+    cdp__text_add(d->text, "<text x=\"10\" y=\"20\">");
+    for (uint32_t side = 0; side < 2; ++side) {
+        if (!d->times[side]) continue;
+        if (side && d->times[0]) cdp__text_add(d->text, "; ");
+        cdp__pipe_add_side(d, side);
+    }
+    cdp__text_add(d->text, "</text>\n");
+    for (uint32_t r = 0; r < d->table->ranks; ++r, y += 10)
+        for (uint32_t side = 0; side < 2; ++side)
+            if (d->times[side]) {
+                cdp__pipe_draw_lane(d, side, r, y);
+                y += 20;
+            }
+    cdp__pipe_draw_legend(d, y + 5);
+    cdp__text_add(d->text, "</svg>\n");
+}
+
+/* Are all of them times? Finds the end of the longer step. */
+CDP__PRIVATE bool cdp__pipe_can_draw(cdp__pipe_drawing *d) {
+    for (uint32_t side = 0; side < 2; ++side) {
+        const cdp_pipe_times *k = d->times[side];
+        if (!k) continue;
+        if (!k->start_us || !k->end_us) return false;
+        for (uint64_t i = 0; i < d->table->first[d->table->ranks]; ++i) {
+            if (!cdp__pipe_is_time(k->start_us[i]) || !cdp__pipe_is_time(k->end_us[i])
+                || k->end_us[i] < k->start_us[i])
+                return false;
+            if (k->end_us[i] > d->ends[side]) d->ends[side] = k->end_us[i];
+        }
+        if (d->ends[side] > d->total) d->total = d->ends[side];
+    }
+    return d->total > 0;
+}
+
+CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_times *paper,
+    const cdp_pipe_times *ran, cdp_pipe_picture format, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    cdp__pipe_drawing d;
+    (void)cdp__text_end(&t);
+    if (!schedule) return 0;
+    memset(&d, 0, sizeof d);
+    d.table = &schedule->table;
+    d.times[0] = paper;
+    d.times[1] = ran;
+    d.text = &t;
+    if (!cdp__pipe_can_draw(&d)) return 0;
+    uint64_t *givers =
+        (uint64_t *)cdp__pipe_alloc(schedule->os, 2 * cdp__pipe_cells(d.table) * sizeof *givers);
+    if (!givers) return 0;
+    for (uint64_t i = 0; i < d.table->first[d.table->ranks]; ++i) {
+        const uint64_t m = cdp__pipe_gives(d.table, &d.table->acts[i]);
+        if (m != CDP__PIPE_NONE) givers[m] = i;
+    }
+    d.givers = givers;
+    if (format == CDP_PIPE_PICTURE_SVG)
+        cdp__pipe_draw_svg(&d);
+    else
+        cdp__pipe_draw_text(&d);
+    cdp__pipe_free(schedule->os, givers);
+    return cdp__text_end(&t);
 }
 
 /* ---- >>pipeline/places: what is known of other ranks' rows, and where activations are kept (pure)  */
@@ -1941,8 +2353,9 @@ struct cdp_pipeline {
     uint8_t *memory;            /* of tensors that the program brings no memory for */
     cdp_work *receives, *sends; /* `widest` for each row */
     uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
-    uint64_t deadline_ns;
-    bool running;
+    uint64_t *times;                  /* of each row: when its callback began and ended, in ns */
+    uint64_t begin_ns, deadline_ns;
+    bool running, timed; /* timed: a step has ended, so `times` are complete */
 };
 
 /* ---- memory ---- */
@@ -2115,12 +2528,13 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
     p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
     p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
+    p->times = (uint64_t *)cdp__pipe_alloc(p->os, 2 * p->rows * sizeof *p->times);
     live = (bool *)cdp__pipe_alloc(p->os, p->rows + 1);
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
     if (!dealt || !p->stages || !p->local || !p->slots || !p->turns || !p->pointers || !p->receives
-        || !p->sends)
+        || !p->sends || !p->times)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
     if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
@@ -2140,6 +2554,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p->local);
     cdp__pipe_free(os, p->slots);
     cdp__pipe_free(os, p->turns);
+    cdp__pipe_free(os, p->times);
     cdp__pipe_free(os, p->pointers);
     cdp__pipe_free(os, p->memory);
     cdp__pipe_free(os, p->receives);
@@ -2347,7 +2762,9 @@ CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     if (a->kind == CDP_ACT_B) call = s->backward;
     if (a->kind == CDP_ACT_I) call = s->backward_input;
     if (a->kind == CDP_ACT_W) call = s->backward_weights;
+    p->times[2 * row] = p->os->now_ns(p->os->user);
     const cdp_status st = call(s->user, &m);
+    p->times[2 * row + 1] = p->os->now_ns(p->os->user);
     return st == CDP_OK ? CDP_OK : cdp__pipe_threw(p, a, st);
 }
 
@@ -2385,7 +2802,10 @@ CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
         st = cdp__pipe_wait_row(p, p->sends, p->ended, wait);
         if (st == CDP_OK) ++p->ended;
     }
-    if (st == CDP_OK) p->running = false;
+    if (st == CDP_OK) {
+        p->running = false;
+        p->timed = true;
+    }
     return st;
 }
 
@@ -2394,12 +2814,14 @@ CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
     if (p->running)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
     const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
+    p->begin_ns = p->os->now_ns(p->os->user);
     p->deadline_ns = UINT64_MAX;
-    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->os->now_ns(p->os->user) + ms * 1000000ull;
+    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->begin_ns + ms * 1000000ull;
     p->at = p->posted = p->ended = 0;
     memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
     memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
     p->running = true;
+    p->timed = false;
     return CDP_OK;
 }
 
@@ -2422,5 +2844,83 @@ CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us)
     return cdp__pipe_go_on(pipeline, false);
 }
 #endif
+
+/* ---- >>pipeline/clocks: when the rows of all ranks ran, on one clock ------------------------- */
+
+/* Knows: messages to and fro. Promises: where all ranks read the same clock, times are not changed
+   by comparing. */
+
+#define CDP__PIPE_TURNS 8u
+
+CDP__PRIVATE uint64_t cdp__pipe_now(const cdp_pipeline *p) {
+    return p->os->now_ns(p->os->user);
+}
+
+/* What to add to the clock of this rank, modulo 2^64, to get that of rank 0: collective. Nothing,
+   if rank 0 always read its clock between two readings here. */
+CDP__PRIVATE cdp_status cdp__pipe_compare_clock(cdp_pipeline *p, uint64_t *add) {
+    cdp_group *g = p->desc.group;
+    uint64_t best = UINT64_MAX, there = 0;
+    bool same = true;
+    *add = 0;
+    for (uint32_t r = 1; r < p->table->ranks; ++r) {
+        for (uint32_t i = 0; i < CDP__PIPE_TURNS && (p->rank == 0 || p->rank == r); ++i) {
+            const uint32_t peer = p->rank ? 0 : r;
+            cdp_status st = CDP_OK;
+            const uint64_t from = cdp__pipe_now(p);
+            if (p->rank) st = cdp_send(g, &from, 1, CDP_DTYPE_U64, peer, p->desc.tag);
+            if (st == CDP_OK) st = cdp_recv(g, &there, 1, CDP_DTYPE_U64, peer, p->desc.tag);
+            if (p->rank == 0) there = cdp__pipe_now(p);
+            if (st == CDP_OK && p->rank == 0)
+                st = cdp_send(g, &there, 1, CDP_DTYPE_U64, peer, p->desc.tag);
+            if (st != CDP_OK) return st;
+            const uint64_t took = cdp__pipe_now(p) - from;
+            if (there - from > took) same = false;
+            if (took >= best) continue;
+            best = took;
+            *add = there - (from + took / 2);
+        }
+    }
+    if (same || p->rank == 0) *add = 0;
+    return CDP_OK;
+}
+
+/* The times of the rows of all ranks, one rank after the other. */
+CDP__PRIVATE cdp_status cdp__pipe_tell_times(
+    cdp_pipeline *p, uint64_t zero, const cdp_pipe_times *out) {
+    const cdp__pipe_table *t = p->table;
+    for (uint64_t row = 0; row < p->rows; ++row) {
+        const uint64_t at = t->first[p->rank] + row;
+        out->start_us[at] = (double)(p->times[2 * row] - zero) / 1e3;
+        out->end_us[at] = (double)(p->times[2 * row + 1] - zero) / 1e3;
+    }
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        const uint64_t at = t->first[r], rows = t->first[r + 1] - at;
+        cdp_status st = cdp_broadcast(p->desc.group, out->start_us + at, rows, CDP_DTYPE_F64, r);
+        if (st == CDP_OK)
+            st = cdp_broadcast(p->desc.group, out->end_us + at, rows, CDP_DTYPE_F64, r);
+        if (st != CDP_OK) return st;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_times *out) {
+    cdp_pipeline *p = pipeline;
+    uint64_t ready, add, begin;
+    if (!p) return cdp__pipe_missing("cdp_pipeline_times", "pipeline");
+    if (!out || !out->start_us || !out->end_us)
+        return cdp__pipe_missing("cdp_pipeline_times", "out, out->start_us or out->end_us");
+    ready = p->timed && !p->running;
+    cdp_status st = cdp_allreduce(p->desc.group, NULL, &ready, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
+    if (st != CDP_OK) return st;
+    if (!ready)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_pipeline_times: a rank has not ended a step yet: call cdp_pipeline_step first");
+    st = cdp__pipe_compare_clock(p, &add);
+    if (st != CDP_OK) return st;
+    begin = p->begin_ns + add;
+    st = cdp_allreduce(p->desc.group, NULL, &begin, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
+    return st == CDP_OK ? cdp__pipe_tell_times(p, begin - add, out) : st;
+}
 
 #endif /* CDP_PIPELINE_IMPL_INCLUDED */

@@ -48,6 +48,9 @@
         know what is wrong with it                         the error's text: the first wrong row
         know what a step costs                             cdp_schedule_preview
         know who holds how many activations                cdp_schedule_peak
+        know when each row runs                            cdp_schedule_times, on paper;
+                                                           cdp_pipeline_times, as it ran
+        see both as a picture, and why ranks wait          cdp_schedule_draw
         know whether blocking sends would hang             cdp_schedule_deadlock
         see what a rank does                               cdp_schedule_rows, cdp_schedule_text
         run it                                             cdp_pipeline_create, _step
@@ -108,6 +111,18 @@
         two stages of one rank nothing is sent or copied: they see the same memory. The two rows of
         a pair run one after the other, forward and backward in the order of the table.
 
+    PICTURES
+        cdp_schedule_draw() shows a step on paper, as it ran, or both on one scale, as text or SVG
+        (here the first 88 columns):
+            rank 0    paper 0F0=====0F1=====........................0B0=================........
+                      ran   ..0F0===0F1=====........................0B0=================........
+            rank 1    paper ..........1F0=====1B0=================1F1=====1B1=================..
+                      ran   ....................1F0=====1B0=====....1F1=====1B1=================
+            as it ran: a step takes 80.0 us; the longest waits:
+                rank 1 waits 20.0 us before 1F0, for 0F0 of rank 0 (12.0 us of it for the message)
+        Names are stage, action and micro-batch; dots are bubbles. The driver records when callbacks
+        begin and end; cdp_pipeline_times() collects this of all ranks on one clock.
+
     CONFIGURATION
         CDP_PIPELINE_IMPLEMENTATION  this header alone; cdp.h is implemented elsewhere
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
@@ -122,8 +137,8 @@
         meanwhile; buffers of cdp_schedule_deadlock() 4 for each pair of ranks.
         A pipeline: the tensors of all micro-batches at the borders of this rank's stages, for
         which the program brings no memory, and gradients of as many; 32 bytes for each tensor of
-        each micro-batch; 32 for each tensor of each row. What a stage keeps between forward and
-        backward is the program's, in cdp_schedule_peak() slots.
+        each micro-batch; 32 for each tensor of each row, and 16 for each row. What a stage keeps
+        between forward and backward is the program's, in cdp_schedule_peak() slots.
 
     ERRORS
         INVALID, UNSUPPORTED, NOMEM: nothing was done. UNSUPPORTED says which sizes a kind has.
@@ -171,14 +186,18 @@ extern "C" {
     && !defined(CDP_PIPELINE_IMPL_INCLUDED)
 #define CDP_PIPELINE_IMPL_INCLUDED
 
+#include "text/svg.h"
+
 #include "pipeline/table.h"
 #include "pipeline/kinds.h"
 #include "pipeline/rules.h"
 #include "pipeline/pace.h"
 #include "pipeline/csv.h"
 #include "pipeline/schedule.h"
+#include "pipeline/pictures.h"
 #include "pipeline/places.h"
 #include "pipeline/meet.h"
 #include "pipeline/driver.h"
+#include "pipeline/clocks.h"
 
 #endif /* CDP_PIPELINE_IMPL_INCLUDED */

@@ -38,8 +38,9 @@ struct cdp_pipeline {
     uint8_t *memory;            /* of tensors that the program brings no memory for */
     cdp_work *receives, *sends; /* `widest` for each row */
     uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
-    uint64_t deadline_ns;
-    bool running;
+    uint64_t *times;                  /* of each row: when its callback began and ended, in ns */
+    uint64_t begin_ns, deadline_ns;
+    bool running, timed; /* timed: a step has ended, so `times` are complete */
 };
 
 /* ---- memory ---- */
@@ -212,12 +213,13 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
     p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
     p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
+    p->times = (uint64_t *)cdp__pipe_alloc(p->os, 2 * p->rows * sizeof *p->times);
     live = (bool *)cdp__pipe_alloc(p->os, p->rows + 1);
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
     if (!dealt || !p->stages || !p->local || !p->slots || !p->turns || !p->pointers || !p->receives
-        || !p->sends)
+        || !p->sends || !p->times)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
     if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
@@ -237,6 +239,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p->local);
     cdp__pipe_free(os, p->slots);
     cdp__pipe_free(os, p->turns);
+    cdp__pipe_free(os, p->times);
     cdp__pipe_free(os, p->pointers);
     cdp__pipe_free(os, p->memory);
     cdp__pipe_free(os, p->receives);
@@ -444,7 +447,9 @@ CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     if (a->kind == CDP_ACT_B) call = s->backward;
     if (a->kind == CDP_ACT_I) call = s->backward_input;
     if (a->kind == CDP_ACT_W) call = s->backward_weights;
+    p->times[2 * row] = p->os->now_ns(p->os->user);
     const cdp_status st = call(s->user, &m);
+    p->times[2 * row + 1] = p->os->now_ns(p->os->user);
     return st == CDP_OK ? CDP_OK : cdp__pipe_threw(p, a, st);
 }
 
@@ -482,7 +487,10 @@ CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
         st = cdp__pipe_wait_row(p, p->sends, p->ended, wait);
         if (st == CDP_OK) ++p->ended;
     }
-    if (st == CDP_OK) p->running = false;
+    if (st == CDP_OK) {
+        p->running = false;
+        p->timed = true;
+    }
     return st;
 }
 
@@ -491,12 +499,14 @@ CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
     if (p->running)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
     const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
+    p->begin_ns = p->os->now_ns(p->os->user);
     p->deadline_ns = UINT64_MAX;
-    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->os->now_ns(p->os->user) + ms * 1000000ull;
+    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->begin_ns + ms * 1000000ull;
     p->at = p->posted = p->ended = 0;
     memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
     memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
     p->running = true;
+    p->timed = false;
     return CDP_OK;
 }
 

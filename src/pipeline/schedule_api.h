@@ -124,6 +124,17 @@ typedef struct cdp_pipe_preview {
 CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out);
 
+/* When rows run, in microseconds from the begin of the step: two arrays of the program, with an
+   entry for each row of all ranks (.rows of cdp_schedule_info), those of rank 0 first. */
+typedef struct cdp_pipe_times {
+    double *start_us, *end_us;
+} cdp_pipe_times;
+
+/* Fill them with what cdp_schedule_preview() computes. Both rows of a pair have the same times.
+   Local. Errors: as there. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule,
+    const cdp_pipe_cost *each_stage, bool early, const cdp_pipe_times *out);
+
 /* How messages travel, for cdp_schedule_deadlock(). */
 typedef struct cdp_pipe_wire {
     bool blocking;    /* a rank stops at a send until its message is received or buffered */
@@ -148,5 +159,20 @@ typedef enum cdp_pipe_text {
    of the whole text without the zero; 0 for NULL. */
 CDP_API uint64_t cdp_schedule_text(
     const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room);
+
+/* How cdp_schedule_draw() writes. */
+typedef enum cdp_pipe_picture {
+    CDP_PIPE_PICTURE_TEXT = 0, /* ASCII, about 100 columns */
+    CDP_PIPE_PICTURE_SVG       /* readable on dark and on light pages */
+} cdp_pipe_picture;
+
+/* Draw a step: for each rank a line of the schedule on paper, and below it one of the step as it
+   ran, on the same scale. Then the longest times in which a rank waits, and for which action of
+   which rank it does; in SVG each of them says so. `paper` (of cdp_schedule_times()) or `ran` (of
+   cdp_pipeline_times()) may be NULL. Writes at most `room` bytes, a zero at the end among them;
+   `text` may be NULL. Returns the length of the whole text without the zero; 0 for NULL, for times
+   that are negative or no numbers, and out of memory. Local. */
+CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_times *paper,
+    const cdp_pipe_times *ran, cdp_pipe_picture format, char *text, uint64_t room);
 
 #endif /* CDP_SRC_PIPELINE_SCHEDULE_API_H */
