@@ -59,6 +59,11 @@
         run it without blocking                            cdp_pipeline_start, _poll
         know where to keep a micro-batch's activations     .slot of cdp_pipe_micro
         know when a stage's gradients are complete         .last of cdp_pipe_micro
+        reduce them over data-parallel copies              .ddp of cdp_pipe_stage
+        tie embeddings of the first and the last stage     .tied of cdp_pipe_stage
+        have the loss on all ranks                         .loss of cdp_pipe_micro,
+                                                           cdp_pipeline_losses
+        clip over all stages                               cdp_grads_norm of cdp.h, on its group
         bring memory of my own for activations             .memory of cdp_pipe_stage
 
     COMING FROM PyTorch's torch.distributed.pipelining
@@ -77,6 +82,7 @@
         schedule.eval(x)                       a pipeline of CDP_PIPE_EVAL
         scale_grads                            none: multiply the loss by 1 / m, or by the share of
                                                samples, also where the last micro-batch is smaller
+        DDP of each stage, no_sync                .ddp: only the last backward reduces
         Differences: shapes are given, not sent, and compared at creation; nothing is pickled.
 
     SCHEDULES
@@ -113,6 +119,15 @@
         two stages of one rank nothing is sent or copied: they see the same memory. The two rows of
         a pair run one after the other, forward and backward in the order of the table.
 
+    GRADIENTS THAT OTHER RANKS HOLD, TOO
+        A stage with .ddp has copies on other ranks. Backward adds to cdp_ddp_grad(); when the last
+        micro-batch has passed, the pass of the ddp begins, and its buckets travel while other rows
+        compute. Then .tied gradients of the first and the last stage become their sum. Both are
+        complete when the step ends. Then clip: cdp_grads_norm() on the group of the pipeline, where
+        all ranks list the gradients of all stages; of tied ones the last stage sets .copy.
+        The last micro-batch may have fewer samples: tensors have the same counts, of which the rest
+        is not read; the loss of each micro-batch is weighed by its samples.
+
     PICTURES
         cdp_schedule_draw() shows a step on paper, as it ran, or both on one scale, as text or SVG
         (here the first 88 columns):
@@ -148,12 +163,13 @@
         stages; the text shows the first row that differs. A callback that fails, or a rank that
         dies, ends the step on all ranks: their errors name the stage, the action and the
         micro-batch. Of a rank that died nobody knows more than what it has sent: named is the first
-        action that it is not known to have done.
+        action that it is not known to have done. A step that fails aborts the groups of
+        .ddp, too, so that copies do not wait for it.
 
     WHAT IS NOT THERE
-        Reductions of data-parallel copies and tied weights are the program's, in the callbacks,
-        on groups of their own. Nothing travels before a row has ended: a B hands on its gradient
-        as a whole (take I and W). Callbacks have one thread: a pair does not overlap by itself.
+        Callbacks gather and reduce units of cdp_fsdp.h (.first, .last). Nothing travels before a
+        row has ended: a B hands on its gradient as a whole (take I and W). Callbacks have one thread:
+        a pair does not overlap by itself.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -378,11 +394,21 @@ typedef struct cdp_pipe_micro {
     bool first; /* of this stage in the step: its weights are needed from now on */
     bool last;  /* of this stage in the step: its gradients are complete after it */
     void *const *in, *const *out, *const *grad_out, *const *grad_in;
+    /* Forward of the last stage sets it to the loss of the micro-batch, which cdp_pipeline_losses()
+       brings to all ranks; 0 before. NULL at other stages. */
+    double *loss;
 } cdp_pipe_micro;
 
 /* Computes. An error ends the step on all ranks, with the text of cdp_last_error(). It may use
    other groups, but not the one of the pipeline. */
 typedef cdp_status cdp_pipe_fn(void *user, const cdp_pipe_micro *micro);
+
+/* A gradient that the first stage and the last one both hold, as of tied embeddings. */
+typedef struct cdp_pipe_tied {
+    void *grad; /* of this stage; host memory; the sum of both in the end */
+    uint64_t count;
+    cdp_dtype dtype;
+} cdp_pipe_tied;
 
 typedef struct cdp_pipe_stage {
     const cdp_pipe_edge *in, *out; /* the first stage has no in, the last one no out */
@@ -394,6 +420,22 @@ typedef struct cdp_pipe_stage {
        one rank IN and GRAD_OUT are not asked for: they are the other stage's OUT and GRAD_IN.
        (default: the pipeline's memory) */
     void *(*memory)(void *user, cdp_pipe_role role, uint32_t micro, uint32_t tensor);
+#ifndef CDP_NO_DDP
+    /* Copies of the stage on other ranks, in a group of their own: its gradients become their mean
+       in each step. The pass begins before the last backward of the stage; its buckets travel
+       while other rows compute, and the step ends when they have arrived. Backward adds to
+       cdp_ddp_grad(), which the program sets to zero before a step (default: no copies). */
+    cdp_ddp *ddp;
+    /* The last backward calls cdp_ddp_ready() or cdp_ddp_unused() for each parameter, so that
+       buckets leave earlier (default: the pipeline marks all of them after it) */
+    bool marks;
+#endif
+    /* Of the first stage and of the last one: gradients that become the sum of both in each step,
+       after the mean of .ddp. Lists of equal length; at the end both ranks have the same bits. Both
+       stages begin with equal values and make equal updates. Where they are on one rank (in a V),
+       both have the same memory (default: none) */
+    const cdp_pipe_tied *tied;
+    uint32_t tied_count;
     void *user;
 } cdp_pipe_stage;
 
@@ -436,6 +478,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us);
 #endif
+
+/* The losses of the last step on all ranks: each[micro] (NULL is allowed), and their sum in this
+   order. The program weighs them, as by the share of samples of a micro-batch. Collective over the
+   group of the pipeline, between steps. Errors: INVALID (NULL), STATE (a step is being polled),
+   those of the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_losses(
+    cdp_pipeline *pipeline, double *each, double *sum);
 
 /* When the rows of all ranks ran in the last step, on the clock of rank 0, from when the first rank
    began; the same numbers on every rank. Clocks of other machines are compared by messages to and
@@ -2216,6 +2265,15 @@ CDP__PRIVATE uint64_t cdp__pipe_edge_hash(const cdp_pipe_edge *list, uint32_t co
     return count ? h | 1 : 0;
 }
 
+CDP__PRIVATE uint64_t cdp__pipe_tied_hash(const cdp_pipe_stage *s) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < s->tied_count; ++i) {
+        h = cdp__pipe_mix(h, s->tied[i].count);
+        h = cdp__pipe_mix(h, (uint64_t)s->tied[i].dtype);
+    }
+    return s->tied_count ? h | 1 : 0;
+}
+
 /* ---- which row differs ---- */
 
 /* Row i of the table of a rank in the order of its sending: ends of ranks, then rows. */
@@ -2303,6 +2361,11 @@ CDP__PRIVATE cdp_status cdp__pipe_check_edges(const cdp__pipe_table *t, const ui
                 "cdp_pipeline_create: the out of stage %u on rank %u is not the in of stage %u on "
                 "rank %u: numbers of tensors, counts or dtypes differ",
                 s, t->place[s], s + 1, t->place[s + 1]);
+    if (hashes[2 * t->stages] != hashes[2 * t->stages + 1])
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)t->place[t->stages - 1], 0,
+            "cdp_pipeline_create: the tied gradients of stage 0 on rank %u are not those of stage "
+            "%u on rank %u: numbers, counts or dtypes differ",
+            t->place[0], t->stages - 1, t->place[t->stages - 1]);
     return CDP_OK;
 }
 
@@ -2328,17 +2391,15 @@ CDP__PRIVATE cdp_status cdp__pipe_meet(
         return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)refused, 0,
             "cdp_pipeline_create: rank %u refused: its error says why", refused);
     if (!same) return cdp__pipe_find_difference(d);
-    st = cdp_allreduce(
-        d->group, NULL, hashes, 2ull * d->schedule->table.stages, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    st = cdp_allreduce(d->group, NULL, hashes, 2ull * d->schedule->table.stages + 2, CDP_DTYPE_U64,
+        CDP_REDUCE_SUM);
     return st == CDP_OK ? cdp__pipe_check_edges(&d->schedule->table, hashes) : st;
 }
 
-/* ---- >>pipeline/driver: a step: rows of this rank, one after the other ----------------------- */
+/* ---- >>pipeline/state: what a pipeline has, and how its step fails --------------------------- */
 
-/* Knows: callbacks, memory of tensors, sends and receives. Promises: a send never stops a row;
-   every wait ends at the deadline of the step; later steps allocate nothing here. */
-
-#define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
+/* Knows: rows of this rank, works of a group. Promises: every wait ends at the deadline of the
+   step; a failure reaches all groups of the step. */
 
 struct cdp_pipeline {
     cdp_pipeline_desc desc;
@@ -2354,15 +2415,301 @@ struct cdp_pipeline {
     cdp_work *receives, *sends; /* `widest` for each row */
     uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
     uint64_t *times;                  /* of each row: when its callback began and ended, in ns */
+    double *losses;                   /* of each micro-batch, where the last stage is */
+    cdp_group *tie;         /* of the ranks that hold tied gradients; NULL: this one does not */
+    cdp_work *tied;         /* sums of the tied gradients */
+    cdp_pipe_stage *holder; /* has them; NULL: no sum is needed here */
+    uint32_t reduced;       /* the copies of so many stages have reduced */
     uint64_t begin_ns, deadline_ns;
-    bool running, timed; /* timed: a step has ended, so `times` are complete */
+    bool running, timed;  /* timed: a step has ended, so `times` are complete */
+    bool ending, summing; /* a reduction is ended in frames; sums of tied gradients have started */
 };
-
-/* ---- memory ---- */
 
 CDP__PRIVATE const cdp_act *cdp__pipe_row(const cdp_pipeline *p, uint64_t row) {
     return &p->table->acts[p->table->first[p->rank] + row];
 }
+
+/* ---- errors ---- */
+
+/* The first row of a rank that it is not known to have run. */
+CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, uint32_t suspect) {
+    const cdp__pipe_table *t = p->table;
+    uint64_t *known = (uint64_t *)cdp__pipe_alloc(p->os, t->ranks * sizeof *known);
+    if (!known) return;
+    known[p->rank] = p->at;
+    cdp__pipe_spread_known(t, known);
+    const uint64_t row = known[suspect];
+    if (t->first[suspect] + row < t->first[suspect + 1]) {
+        const cdp_act *a = &t->acts[t->first[suspect] + row];
+        cdp__text_add(text, "; rank %u (stage %u) is not known to have done more than before ",
+            suspect, (unsigned)a->stage);
+        cdp__pipe_add_act(text, a);
+        cdp__text_add(text, ", micro-batch %u", a->micro);
+    }
+    cdp__pipe_free(p->os, known);
+}
+
+/* Ranks that wait for this one in the other groups of the step are told why it does not come. */
+CDP__PRIVATE void cdp__pipe_abort_others(cdp_pipeline *p, const char *why) {
+    if (p->tie) cdp_group_abort(p->tie, why);
+#ifndef CDP_NO_DDP
+    for (uint32_t i = 0; i < p->stage_count && !p->table->forward_only; ++i)
+        if (p->stages[i].ddp) cdp_group_abort(cdp_ddp_group(p->stages[i].ddp), why);
+#endif
+}
+
+/* Communication has failed while this rank was at a row. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[300];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    const uint32_t suspect =
+        was.peer < 0 ? UINT32_MAX : cdp_rank_of_world(p->desc.group, (uint32_t)was.peer);
+    p->running = false;
+    if (p->at < p->rows) {
+        cdp__text_add(&text, "stage %u at ", (unsigned)cdp__pipe_row(p, p->at)->stage);
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", micro-batch %u", cdp__pipe_row(p, p->at)->micro);
+    } else {
+        cdp__text_add(&text, "after its last row");
+    }
+    if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
+    cdp__pipe_abort_others(p, was.text);
+    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
+}
+
+/* A callback has returned an error: all ranks end. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
+    cdp_pipeline *p, const cdp_act *a, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[200];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
+    cdp__pipe_add_act(&text, a);
+    cdp__text_add(
+        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    cdp__pipe_abort_others(p, room);
+    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
+    char room[160];
+    uint32_t peer = UINT32_MAX;
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
+    if (p->at < p->rows) {
+        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", which waits in ");
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        if (from != CDP__PIPE_NONE) {
+            cdp__text_add(&text, " for ");
+            cdp__pipe_add_act(&text, &p->table->acts[from]);
+            peer = p->table->place[p->table->acts[from].stage];
+            cdp__text_add(&text, " of rank %u", peer);
+        }
+    }
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    cdp__pipe_abort_others(p, room);
+    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
+    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
+}
+
+/* Has a work ended? `wait`: not before it has, or the deadline is over. */
+CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
+    cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
+    while (st == CDP_PENDING) {
+        uint64_t left_ms = CDP_NO_TIMEOUT;
+        if (p->deadline_ns != UINT64_MAX) {
+            const uint64_t now = p->os->now_ns(p->os->user);
+            if (now >= p->deadline_ns) return cdp__pipe_late(p);
+            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
+        }
+        if (!wait) return CDP_PENDING;
+        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
+                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
+    }
+    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
+}
+
+/* ---- >>pipeline/reduce: gradients that other ranks hold, too; losses ------------------------- */
+
+/* Knows: the ddp of a stage, the group of the first and the last stage. Promises: reductions start
+   when the last micro-batch has passed, and all of them have ended when the step ends. */
+
+/* ---- tied gradients ---- */
+
+/* `stages`: the `own` ones of `rank`, complete. */
+CDP__PRIVATE cdp_status cdp__pipe_check_tied(
+    const cdp__pipe_table *t, const cdp_pipe_stage *stages, uint32_t own, uint32_t rank) {
+    uint32_t local = 0;
+    for (uint32_t s = 0; s < t->stages; ++s) {
+        if (t->place[s] != rank) continue;
+        const cdp_pipe_stage *k = &stages[local++];
+        if (k->tied_count && s && s + 1 < t->stages)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_pipeline_create: stage %u has tied gradients; only the first stage and the "
+                "last one can",
+                s);
+        for (uint32_t i = 0; i < k->tied_count; ++i)
+            if (!k->tied || !k->tied[i].grad)
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "cdp_pipeline_create: tied gradient %u of stage %u is NULL", i, s);
+    }
+    if (own < 2 || t->place[0] != rank || t->place[t->stages - 1] != rank) return CDP_OK;
+    const cdp_pipe_stage *first = &stages[0], *last = &stages[own - 1];
+    for (uint32_t i = 0; i < first->tied_count && i < last->tied_count; ++i)
+        if (first->tied[i].grad != last->tied[i].grad)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_pipeline_create: tied gradient %u has two memories on one rank: stages 0 and "
+                "%u must add to the same one",
+                i, t->stages - 1);
+    return CDP_OK;
+}
+
+/* The group of the first and the last stage, where they are on two ranks. */
+CDP__PRIVATE cdp_status cdp__pipe_open_tie(cdp_pipeline *p) {
+    uint32_t ranks[2];
+    ranks[0] = p->table->place[0];
+    ranks[1] = p->table->place[p->table->stages - 1];
+    if (p->table->forward_only || ranks[0] == ranks[1]) return CDP_OK;
+    if (p->rank != ranks[0] && p->rank != ranks[1]) return CDP_OK;
+    p->holder = &p->stages[p->rank == ranks[0] ? 0 : p->stage_count - 1];
+    if (!p->holder->tied_count) p->holder = NULL;
+    if (!p->holder) return CDP_OK;
+    const uint64_t bytes = p->holder->tied_count * sizeof *p->tied;
+    p->tied = (cdp_work *)cdp__pipe_alloc(p->os, bytes);
+    if (!p->tied) return cdp__pipe_nomem("cdp_pipeline_create", bytes);
+#ifdef CDP_NO_GROUPS
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_pipeline_create: tied gradients need what CDP_NO_GROUPS leaves out");
+#else
+    return cdp_group_new(p->desc.group, ranks, 2, &p->tie);
+#endif
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_sum_tied(cdp_pipeline *p) {
+    cdp_status st = CDP_OK;
+    if (p->summing || !p->holder) return CDP_OK;
+    p->summing = true;
+    for (uint32_t i = 0; i < p->holder->tied_count && st == CDP_OK; ++i) {
+        const cdp_pipe_tied *k = &p->holder->tied[i];
+        st = cdp_allreduce_async(
+            p->tie, NULL, k->grad, k->count, k->dtype, CDP_REDUCE_SUM, &p->tied[i]);
+    }
+    return st;
+}
+
+/* ---- copies of a stage ---- */
+
+CDP__PRIVATE bool cdp__pipe_has_copies(const cdp_pipe_stage *s) {
+#ifdef CDP_NO_DDP
+    (void)s;
+    return false;
+#else
+    return s->ddp != NULL;
+#endif
+}
+
+/* Before the last row of a stage. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_begin(const cdp_pipe_stage *s) {
+#ifndef CDP_NO_DDP
+    if (s->ddp) return cdp_ddp_backward_begin(s->ddp);
+#endif
+    (void)s;
+    return CDP_OK;
+}
+
+/* After it: what can travel already does. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_ready(cdp_pipeline *p, const cdp_pipe_stage *s) {
+    cdp_status st = CDP_OK;
+#ifndef CDP_NO_DDP
+    uint32_t i = s->ddp && !s->marks ? cdp_ddp_param_count(s->ddp) : 0;
+    while (i-- > 0 && st == CDP_OK)
+        st = cdp_ddp_ready(s->ddp, i);
+#endif
+    return st == CDP_OK && s == p->holder && !cdp__pipe_has_copies(s) ? cdp__pipe_sum_tied(p) : st;
+}
+
+/* The end of the pass of a stage. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_stage(
+    cdp_pipeline *p, const cdp_pipe_stage *s, bool wait) {
+#ifndef CDP_NO_DDP
+#ifndef CDP_NO_FRAMES
+    if (!wait) {
+        const cdp_status st = p->ending ? CDP_OK : cdp_ddp_backward_end_start(s->ddp);
+        p->ending = true;
+        return st == CDP_OK ? cdp_ddp_poll(s->ddp, 0) : st;
+    }
+#endif
+    return cdp_ddp_backward_end(s->ddp);
+#else
+    (void)s;
+#endif
+    (void)p;
+    (void)wait;
+    return CDP_OK;
+}
+
+/* All ranks of the pipeline end: gradients of a stage of this one are not what they should be. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_unreduced(cdp_pipeline *p, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[300];
+    cdp__format(
+        room, sizeof room, "the gradients of rank %u could not be reduced: %s", p->rank, was.text);
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    cdp__pipe_abort_others(p, room);
+    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s", room);
+}
+
+/* After the last row of this rank. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_end(cdp_pipeline *p, bool wait) {
+    cdp_status st;
+    if (p->table->forward_only) return CDP_OK;
+    for (; p->reduced < p->stage_count; ++p->reduced) {
+        const cdp_pipe_stage *s = &p->stages[p->reduced];
+        st = cdp__pipe_has_copies(s) ? cdp__pipe_reduce_stage(p, s, wait) : CDP_OK;
+        if (st == CDP_PENDING) return st;
+        if (st != CDP_OK) return cdp__pipe_unreduced(p, st);
+        p->ending = false;
+    }
+    st = cdp__pipe_sum_tied(p);
+    if (st != CDP_OK) return cdp__pipe_unreduced(p, st);
+    for (uint32_t i = 0; p->holder && i < p->holder->tied_count && st == CDP_OK; ++i)
+        st = cdp__pipe_wait(p, p->tied[i], wait);
+    return st;
+}
+
+/* ---- losses ---- */
+
+CDP_API cdp_status cdp_pipeline_losses(cdp_pipeline *pipeline, double *each, double *sum) {
+    const cdp_pipeline *p = pipeline;
+    if (sum) *sum = 0;
+    if (!p || !sum) return cdp__pipe_missing("cdp_pipeline_losses", p ? "sum" : "pipeline");
+    if (p->running)
+        return cdp_error_set(
+            CDP_ERR_STATE, -1, 0, "cdp_pipeline_losses: a step is running: poll it");
+    const cdp__pipe_table *t = p->table;
+    const cdp_status st =
+        cdp_broadcast(p->desc.group, p->losses, t->micros, CDP_DTYPE_F64, t->place[t->stages - 1]);
+    for (uint32_t i = 0; i < t->micros && st == CDP_OK; ++i) {
+        *sum += p->losses[i];
+        if (each) each[i] = p->losses[i];
+    }
+    return st;
+}
+
+/* ---- >>pipeline/driver: a step: rows of this rank, one after the other ----------------------- */
+
+/* Knows: callbacks, memory of tensors, sends and receives. Promises: a send never stops a row;
+   every wait ends at the deadline of the step; later steps allocate nothing here. */
+
+#define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
+
+/* ---- memory ---- */
 
 /* The pointers of a role of a micro-batch of a stage of this rank. */
 CDP__PRIVATE void **cdp__pipe_list(
@@ -2496,6 +2843,8 @@ CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_pipeline_create: this rank has %u stages, desc.stage_count is %u", own,
             d->stage_count);
+    const cdp_status st = cdp__pipe_check_tied(t, d->stages, own, rank);
+    if (st != CDP_OK) return st;
     if (cdp__pipe_cells(t) * 2 + d->tag > INT32_MAX)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_pipeline_create: tags beyond 31 bits: %u stages x %u micro-batches from tag %u on",
@@ -2528,13 +2877,14 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
     p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
     p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
+    p->losses = (double *)cdp__pipe_alloc(p->os, t->micros * sizeof *p->losses);
     p->times = (uint64_t *)cdp__pipe_alloc(p->os, 2 * p->rows * sizeof *p->times);
     live = (bool *)cdp__pipe_alloc(p->os, p->rows + 1);
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
     if (!dealt || !p->stages || !p->local || !p->slots || !p->turns || !p->pointers || !p->receives
-        || !p->sends || !p->times)
+        || !p->sends || !p->times || !p->losses)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
     if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
@@ -2553,6 +2903,9 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p->stages);
     cdp__pipe_free(os, p->local);
     cdp__pipe_free(os, p->slots);
+    cdp_group_destroy(p->tie);
+    cdp__pipe_free(os, p->tied);
+    cdp__pipe_free(os, p->losses);
     cdp__pipe_free(os, p->turns);
     cdp__pipe_free(os, p->times);
     cdp__pipe_free(os, p->pointers);
@@ -2562,13 +2915,16 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p);
 }
 
-/* What this rank says of the edges of its stages: two words for each stage of all. */
+/* What this rank says of the edges of its stages: two words for each stage of all, and two
+   for tied gradients. */
 CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
     for (uint32_t s = 0; s < p->table->stages; ++s) {
         if (p->table->place[s] != p->rank) continue;
         const cdp_pipe_stage *k = &p->stages[p->local[s]];
         hashes[2 * s] = cdp__pipe_edge_hash(k->in, k->in_count);
         hashes[2 * s + 1] = cdp__pipe_edge_hash(k->out, k->out_count);
+        if (!s) hashes[2 * p->table->stages] = cdp__pipe_tied_hash(k);
+        if (s + 1 == p->table->stages) hashes[2 * s + 3] = cdp__pipe_tied_hash(k);
     }
 }
 
@@ -2580,7 +2936,7 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
             "cdp_pipeline_create", desc->group ? "desc.schedule" : "desc.group");
     const cdp_os *os = desc->schedule->os;
     const cdp__pipe_table *t = &desc->schedule->table;
-    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, 2ull * t->stages * sizeof *hashes);
+    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, (2ull * t->stages + 2) * sizeof *hashes);
     cdp_pipeline *p = (cdp_pipeline *)cdp__pipe_alloc(os, sizeof *p);
     cdp_status st = cdp__pipe_check_desc(desc);
     if (!hashes || !p) st = cdp__pipe_nomem("cdp_pipeline_create", sizeof *p);
@@ -2596,6 +2952,7 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
     }
     st = cdp__pipe_meet(desc, st, hashes);
     cdp__pipe_free(os, hashes);
+    if (st == CDP_OK) st = cdp__pipe_open_tie(p);
     if (st == CDP_OK) {
         *out = p;
     } else if (p) {
@@ -2603,82 +2960,6 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
         cdp_pipeline_destroy(p);
     }
     return st;
-}
-
-/* ---- errors ---- */
-
-/* The first row of a rank that it is not known to have run. */
-CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, uint32_t suspect) {
-    const cdp__pipe_table *t = p->table;
-    uint64_t *known = (uint64_t *)cdp__pipe_alloc(p->os, t->ranks * sizeof *known);
-    if (!known) return;
-    known[p->rank] = p->at;
-    cdp__pipe_spread_known(t, known);
-    const uint64_t row = known[suspect];
-    if (t->first[suspect] + row < t->first[suspect + 1]) {
-        const cdp_act *a = &t->acts[t->first[suspect] + row];
-        cdp__text_add(text, "; rank %u (stage %u) is not known to have done more than before ",
-            suspect, (unsigned)a->stage);
-        cdp__pipe_add_act(text, a);
-        cdp__text_add(text, ", micro-batch %u", a->micro);
-    }
-    cdp__pipe_free(p->os, known);
-}
-
-/* Communication has failed while this rank was at a row. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status st) {
-    const cdp_error was = *cdp_last_error();
-    char room[300];
-    cdp__text text = cdp__text_of(room, sizeof room);
-    const uint32_t suspect =
-        was.peer < 0 ? UINT32_MAX : cdp_rank_of_world(p->desc.group, (uint32_t)was.peer);
-    p->running = false;
-    if (p->at < p->rows) {
-        cdp__text_add(&text, "stage %u at ", (unsigned)cdp__pipe_row(p, p->at)->stage);
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", micro-batch %u", cdp__pipe_row(p, p->at)->micro);
-    } else {
-        cdp__text_add(&text, "after its last row");
-    }
-    if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
-    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
-}
-
-/* A callback has returned an error: all ranks end. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
-    cdp_pipeline *p, const cdp_act *a, cdp_status st) {
-    const cdp_error was = *cdp_last_error();
-    char room[200];
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
-    cdp__pipe_add_act(&text, a);
-    cdp__text_add(
-        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
-}
-
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
-    char room[160];
-    uint32_t peer = UINT32_MAX;
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
-    if (p->at < p->rows) {
-        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", which waits in ");
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        if (from != CDP__PIPE_NONE) {
-            cdp__text_add(&text, " for ");
-            cdp__pipe_add_act(&text, &p->table->acts[from]);
-            peer = p->table->place[p->table->acts[from].stage];
-            cdp__text_add(&text, " of rank %u", peer);
-        }
-    }
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
-    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
 }
 
 /* ---- a step ---- */
@@ -2716,23 +2997,6 @@ CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool rece
     return CDP_OK;
 }
 
-/* Has a work ended? `wait`: not before it has, or the deadline is over. */
-CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
-    cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
-    while (st == CDP_PENDING) {
-        uint64_t left_ms = CDP_NO_TIMEOUT;
-        if (p->deadline_ns != UINT64_MAX) {
-            const uint64_t now = p->os->now_ns(p->os->user);
-            if (now >= p->deadline_ns) return cdp__pipe_late(p);
-            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
-        }
-        if (!wait) return CDP_PENDING;
-        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
-                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
-    }
-    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
-}
-
 CDP__PRIVATE cdp_status cdp__pipe_wait_row(
     cdp_pipeline *p, cdp_work *list, uint64_t row, bool wait) {
     cdp_work *works = cdp__pipe_works(p, list, row);
@@ -2762,9 +3026,13 @@ CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     if (a->kind == CDP_ACT_B) call = s->backward;
     if (a->kind == CDP_ACT_I) call = s->backward_input;
     if (a->kind == CDP_ACT_W) call = s->backward_weights;
+    m.loss = a->stage + 1u == p->table->stages ? &p->losses[a->micro] : NULL;
+    const bool closes = m.last && !p->table->forward_only;
+    cdp_status st = closes ? cdp__pipe_reduce_begin(s) : CDP_OK;
     p->times[2 * row] = p->os->now_ns(p->os->user);
-    const cdp_status st = call(s->user, &m);
+    if (st == CDP_OK) st = call(s->user, &m);
     p->times[2 * row + 1] = p->os->now_ns(p->os->user);
+    if (st == CDP_OK && closes) st = cdp__pipe_reduce_ready(p, s);
     return st == CDP_OK ? CDP_OK : cdp__pipe_threw(p, a, st);
 }
 
@@ -2802,6 +3070,7 @@ CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
         st = cdp__pipe_wait_row(p, p->sends, p->ended, wait);
         if (st == CDP_OK) ++p->ended;
     }
+    if (st == CDP_OK) st = cdp__pipe_reduce_end(p, wait);
     if (st == CDP_OK) {
         p->running = false;
         p->timed = true;
@@ -2818,6 +3087,9 @@ CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
     p->deadline_ns = UINT64_MAX;
     if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->begin_ns + ms * 1000000ull;
     p->at = p->posted = p->ended = 0;
+    p->reduced = 0;
+    p->ending = p->summing = false;
+    memset(p->losses, 0, p->table->micros * sizeof *p->losses);
     memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
     memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
     p->running = true;

@@ -57,6 +57,11 @@
         run it without blocking                            cdp_pipeline_start, _poll
         know where to keep a micro-batch's activations     .slot of cdp_pipe_micro
         know when a stage's gradients are complete         .last of cdp_pipe_micro
+        reduce them over data-parallel copies              .ddp of cdp_pipe_stage
+        tie embeddings of the first and the last stage     .tied of cdp_pipe_stage
+        have the loss on all ranks                         .loss of cdp_pipe_micro,
+                                                           cdp_pipeline_losses
+        clip over all stages                               cdp_grads_norm of cdp.h, on its group
         bring memory of my own for activations             .memory of cdp_pipe_stage
 
     COMING FROM PyTorch's torch.distributed.pipelining
@@ -75,6 +80,7 @@
         schedule.eval(x)                       a pipeline of CDP_PIPE_EVAL
         scale_grads                            none: multiply the loss by 1 / m, or by the share of
                                                samples, also where the last micro-batch is smaller
+        DDP of each stage, no_sync                .ddp: only the last backward reduces
         Differences: shapes are given, not sent, and compared at creation; nothing is pickled.
 
     SCHEDULES
@@ -111,6 +117,15 @@
         two stages of one rank nothing is sent or copied: they see the same memory. The two rows of
         a pair run one after the other, forward and backward in the order of the table.
 
+    GRADIENTS THAT OTHER RANKS HOLD, TOO
+        A stage with .ddp has copies on other ranks. Backward adds to cdp_ddp_grad(); when the last
+        micro-batch has passed, the pass of the ddp begins, and its buckets travel while other rows
+        compute. Then .tied gradients of the first and the last stage become their sum. Both are
+        complete when the step ends. Then clip: cdp_grads_norm() on the group of the pipeline, where
+        all ranks list the gradients of all stages; of tied ones the last stage sets .copy.
+        The last micro-batch may have fewer samples: tensors have the same counts, of which the rest
+        is not read; the loss of each micro-batch is weighed by its samples.
+
     PICTURES
         cdp_schedule_draw() shows a step on paper, as it ran, or both on one scale, as text or SVG
         (here the first 88 columns):
@@ -146,12 +161,13 @@
         stages; the text shows the first row that differs. A callback that fails, or a rank that
         dies, ends the step on all ranks: their errors name the stage, the action and the
         micro-batch. Of a rank that died nobody knows more than what it has sent: named is the first
-        action that it is not known to have done.
+        action that it is not known to have done. A step that fails aborts the groups of
+        .ddp, too, so that copies do not wait for it.
 
     WHAT IS NOT THERE
-        Reductions of data-parallel copies and tied weights are the program's, in the callbacks,
-        on groups of their own. Nothing travels before a row has ended: a B hands on its gradient
-        as a whole (take I and W). Callbacks have one thread: a pair does not overlap by itself.
+        Callbacks gather and reduce units of cdp_fsdp.h (.first, .last). Nothing travels before a
+        row has ended: a B hands on its gradient as a whole (take I and W). Callbacks have one thread:
+        a pair does not overlap by itself.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #include "cdp.h"
@@ -197,6 +213,8 @@ extern "C" {
 #include "pipeline/pictures.h"
 #include "pipeline/places.h"
 #include "pipeline/meet.h"
+#include "pipeline/state.h"
+#include "pipeline/reduce.h"
 #include "pipeline/driver.h"
 #include "pipeline/clocks.h"
 

@@ -1,4 +1,4 @@
-/*  test_pipeline_pictures.c - steps of pipelines as pictures: on paper, as they ran, with reasons */
+/*  test_pipeline_pictures.c - steps of pipelines as pictures, with reasons */
 #define CDP_IMPLEMENTATION
 #include "cdp_pipeline.h"
 
