@@ -135,6 +135,42 @@ typedef struct cdp_pipe_times {
 CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, const cdp_pipe_times *out);
 
+/* What a layer of a model costs for a micro-batch, in microseconds, and what it needs. */
+typedef struct cdp_pipe_layer {
+    double f_us, i_us, w_us; /* forward, backward of the input, of the weights */
+    double message_us;       /* of its result to another rank, where a stage ends behind it */
+    uint64_t weight_bytes;   /* always there: weights, gradients, state of the optimizer */
+    uint64_t kept_bytes;     /* of a micro-batch, from forward to backward */
+} cdp_pipe_layer;
+
+typedef struct cdp_pipe_choice_desc {
+    const cdp_pipe_layer *layers; /* in the order of forward */
+    uint32_t layer_count;         /* at least one for each rank, at most 1024 */
+    uint32_t ranks, micros;
+    uint32_t most_stages_per_rank; /* (default: 4) */
+    uint64_t memory_bytes;         /* of each rank (default: as much as needed) */
+    bool whole;       /* the program has no backward in halves: no schedules with I and W */
+    const cdp_os *os; /* whose memory it takes meanwhile (default: cdp_os_default()) */
+} cdp_pipe_choice_desc;
+
+typedef struct cdp_pipe_choice {
+    cdp_schedule_desc schedule;
+    uint32_t stages;
+    double step_us;        /* as cdp_schedule_preview() has it */
+    uint64_t memory_bytes; /* of the rank that needs most: weights, and what it keeps at its peak */
+} cdp_pipe_choice;
+
+/* Choose a built-in schedule, `ahead` of 1F1B included, and cut the layers into its stages, so that
+   a step is short and memory suffices. For each schedule the cut whose longest stage is shortest
+   (dynamic programming), then borders move by a layer while the step becomes shorter. Equally fast
+   ones: that with less memory. cuts[s] .. cuts[s + 1] - 1 are the layers of stage s; costs[s] (NULL
+   is allowed) what it costs, for the preview and its picture: ranks * most_stages_per_rank + 1
+   entries each, the caller's. Local, and the same on all ranks. Errors: INVALID, NOMEM, UNSUPPORTED
+   (numbers of layers; no schedule fits into memory_bytes: the text says how much the smallest one
+   needs). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_choose(
+    const cdp_pipe_choice_desc *desc, uint32_t *cuts, cdp_pipe_cost *costs, cdp_pipe_choice *out);
+
 /* How messages travel, for cdp_schedule_deadlock(). */
 typedef struct cdp_pipe_wire {
     bool blocking;    /* a rank stops at a send until its message is received or buffered */
