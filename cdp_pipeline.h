@@ -2096,7 +2096,7 @@ CDP__PRIVATE cdp_status cdp__pipe_try(cdp__pipe_chooser *k, const cdp_schedule_d
             k->found.stages = stages;
             k->found.step_us = worth.step_us;
             k->found.memory_bytes = worth.bytes;
-            memcpy(k->kept, k->cut, (stages + 1ull) * sizeof *k->kept);
+            memcpy(k->kept, k->cut, (size_t)((stages + 1ull) * sizeof *k->kept));
         }
         cdp__pipe_free(s->os, w.memory);
     }
@@ -2184,10 +2184,10 @@ CDP_API cdp_status cdp_schedule_choose(
             (unsigned long long)desc->memory_bytes, (unsigned long long)k.found.memory_bytes);
     if (st == CDP_OK) {
         *out = k.found;
-        memcpy(cuts, k.kept, (k.found.stages + 1ull) * sizeof *cuts);
-        memcpy(k.cut, k.kept, (k.found.stages + 1ull) * sizeof *cuts);
+        memcpy(cuts, k.kept, (size_t)((k.found.stages + 1ull) * sizeof *cuts));
+        memcpy(k.cut, k.kept, (size_t)((k.found.stages + 1ull) * sizeof *cuts));
         cdp__pipe_stage_costs(&k, k.found.stages);
-        if (costs) memcpy(costs, k.cost, k.found.stages * sizeof *costs);
+        if (costs) memcpy(costs, k.cost, (size_t)(k.found.stages * sizeof *costs));
     }
     cdp__pipe_free(k.os, k.memory);
     return st;
@@ -3416,7 +3416,7 @@ CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
     p->at = p->posted = p->ended = 0;
     p->reduced = 0;
     p->ending = p->summing = false;
-    memset(p->losses, 0, p->table->micros * sizeof *p->losses);
+    memset(p->losses, 0, (size_t)(p->table->micros * sizeof *p->losses));
     memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
     memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
     p->running = true;

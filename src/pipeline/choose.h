@@ -201,7 +201,7 @@ CDP__PRIVATE cdp_status cdp__pipe_try(cdp__pipe_chooser *k, const cdp_schedule_d
             k->found.stages = stages;
             k->found.step_us = worth.step_us;
             k->found.memory_bytes = worth.bytes;
-            memcpy(k->kept, k->cut, (stages + 1ull) * sizeof *k->kept);
+            memcpy(k->kept, k->cut, (size_t)((stages + 1ull) * sizeof *k->kept));
         }
         cdp__pipe_free(s->os, w.memory);
     }
@@ -289,10 +289,10 @@ CDP_API cdp_status cdp_schedule_choose(
             (unsigned long long)desc->memory_bytes, (unsigned long long)k.found.memory_bytes);
     if (st == CDP_OK) {
         *out = k.found;
-        memcpy(cuts, k.kept, (k.found.stages + 1ull) * sizeof *cuts);
-        memcpy(k.cut, k.kept, (k.found.stages + 1ull) * sizeof *cuts);
+        memcpy(cuts, k.kept, (size_t)((k.found.stages + 1ull) * sizeof *cuts));
+        memcpy(k.cut, k.kept, (size_t)((k.found.stages + 1ull) * sizeof *cuts));
         cdp__pipe_stage_costs(&k, k.found.stages);
-        if (costs) memcpy(costs, k.cost, k.found.stages * sizeof *costs);
+        if (costs) memcpy(costs, k.cost, (size_t)(k.found.stages * sizeof *costs));
     }
     cdp__pipe_free(k.os, k.memory);
     return st;

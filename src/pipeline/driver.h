@@ -407,7 +407,7 @@ CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
     p->at = p->posted = p->ended = 0;
     p->reduced = 0;
     p->ending = p->summing = false;
-    memset(p->losses, 0, p->table->micros * sizeof *p->losses);
+    memset(p->losses, 0, (size_t)(p->table->micros * sizeof *p->losses));
     memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
     memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
     p->running = true;
