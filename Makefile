@@ -51,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-pipeline scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -89,6 +89,7 @@ help:
 #:   bench-memory     the memory allocator beside others and a model of PyTorch's
 #:   bench-rpc        calls beside bare messages, gRPC and PyTorch; RPC="--help" says how
 #:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs
+#:   bench-pipeline   the driver of cdp_pipeline.h beside a schedule on paper; PIPELINE="STEPS SLEEP_US"
 #:   bench-store      the store server beside PyTorch and Redis
 #:   bench-mac        what authentication codes between ranks cost
 #:   scale            what each algorithm costs with 16 to 4,096 ranks, and what that predicts
@@ -352,6 +353,9 @@ bench-rpc:
 
 bench-elastic: $(BUILD)/bench/elastic
 	@$(BUILD)/bench/elastic $(ELASTIC)
+
+bench-pipeline: $(BUILD)/bench/pipeline
+	@$(BUILD)/bench/pipeline $(PIPELINE)
 
 bench-store:
 	@bash tests/bench/store/run.sh

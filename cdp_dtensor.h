@@ -987,6 +987,35 @@ inline cdp_status cdp_mesh_from_groups(
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_DTENSOR
 
+/* ---- >>text/svg: the page of a picture (pure) ------------------------------------------------ */
+
+/* Knows: colours. Promises: text and lines are readable on light and on dark pages. */
+#ifndef CDP_SRC_TEXT_SVG_H
+#define CDP_SRC_TEXT_SVG_H
+
+/* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
+CDP__PRIVATE void cdp__svg_begin(cdp__text *t, uint32_t width, uint32_t height) {
+    cdp__text_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
+        "%u\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n",
+        width, height, width, height);
+    cdp__text_add(t,
+        "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
+        ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
+        "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
+        ".thin{fill:#9da7b3}.box{stroke:#9da7b3}.line{stroke:#58a6ff}}</style>\n");
+}
+
+/* A light colour, for boxes with text of class "in". */
+CDP__PRIVATE const char *cdp__svg_tint(uint32_t k) {
+    static const char *const tints[8] = {
+        "#8ec5ff", "#ffc680", "#9be29b", "#f5a3b7", "#c9b3f5", "#f0e07a", "#86dcd6", "#d9bfa0"};
+    return tints[k % 8];
+}
+
+#endif /* CDP_SRC_TEXT_SVG_H */
+
 /* ---- >>dtensor/kit: small helpers ------------------------------------------------------------ */
 
 /* Knows: numbers and memory; nothing of tensors. Promises: memory is zeroed. */
@@ -5384,26 +5413,6 @@ CDP__DT void cdp__dt_layout_as_json(cdp__text *t, const cdp__dt_grid *g) {
     cdp__text_add(t, "]}\n");
 }
 
-/* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
-CDP__DT void cdp__dt_svg_begin(cdp__text *t, uint32_t width, uint32_t height) {
-    cdp__text_add(t,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
-        "%u\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n",
-        width, height, width, height);
-    cdp__text_add(t,
-        "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
-        ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
-        "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
-        ".thin{fill:#9da7b3}.box{stroke:#9da7b3}.line{stroke:#58a6ff}}</style>\n");
-}
-
-CDP__DT const char *cdp__dt_tint(uint32_t k) {
-    static const char *const tints[8] = {
-        "#8ec5ff", "#ffc680", "#9be29b", "#f5a3b7", "#c9b3f5", "#f0e07a", "#86dcd6", "#d9bfa0"};
-    return tints[k % 8];
-}
-
 /* Draws one plane as rectangles in proportion; returns its height. */
 CDP__DT uint32_t cdp__dt_plane_svg(
     cdp__text *t, const cdp__dt_grid *g, uint32_t *index, uint32_t left, uint32_t top) {
@@ -5431,7 +5440,7 @@ CDP__DT uint32_t cdp__dt_plane_svg(
         const uint32_t wide = (uint32_t)(width * w / across), high = (uint32_t)(height * h / down);
         cdp__text_add(t,
             "<rect class=\"box\" x=\"%u\" y=\"%u\" width=\"%u\" height=\"%u\" fill=\"%s\"/>", x, y,
-            wide, high, cdp__dt_tint(k));
+            wide, high, cdp__svg_tint(k));
         cdp__text_add(t, "<text class=\"in\" text-anchor=\"middle\" x=\"%u\" y=\"%u\">",
             x + wide / 2, y + high / 2 + 4);
         cdp__dt_add_holders(t, g, &box, 8);
@@ -5460,7 +5469,7 @@ CDP__DT void cdp__dt_layout_as_svg(cdp__text *t, const cdp__dt_grid *g) {
     do
         ++planes;
     while (!empty && cdp__dt_grid_next(g, index));
-    cdp__dt_svg_begin(t, 520, 60 + planes * high);
+    cdp__svg_begin(t, 520, 60 + planes * high);
     cdp__text_add(t, "<text x=\"10\" y=\"20\">");
     cdp__dt_add_layout(t, g->layout);
     cdp__text_add(t, "</text>\n");
@@ -5778,7 +5787,7 @@ CDP_API uint64_t cdp_plan_draw(
     if (format == CDP_DRAW_JSON) {
         cdp__dt_plan_json(&f);
     } else if (format == CDP_DRAW_SVG) {
-        cdp__dt_svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
+        cdp__svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
         cdp__text_add(&t, "<text x=\"10\" y=\"18\">");
         cdp__dt_plan_head(&t, p);
         cdp__text_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");

@@ -46,16 +46,25 @@
     API BY TASK
         I want to...                                       call
         take a schedule by its name                        cdp_schedule_create, .kind
+        have the best one chosen, and layers cut           cdp_schedule_choose
         bring one of my own                                .csv (as PyTorch writes it), or .rows
         know what is wrong with it                         the error's text: the first wrong row
         know what a step costs                             cdp_schedule_preview
         know who holds how many activations                cdp_schedule_peak
+        know when each row runs                            cdp_schedule_times, on paper;
+                                                           cdp_pipeline_times, as it ran
+        see both as a picture, and why ranks wait          cdp_schedule_draw
         know whether blocking sends would hang             cdp_schedule_deadlock
         see what a rank does                               cdp_schedule_rows, cdp_schedule_text
         run it                                             cdp_pipeline_create, _step
         run it without blocking                            cdp_pipeline_start, _poll
         know where to keep a micro-batch's activations     .slot of cdp_pipe_micro
         know when a stage's gradients are complete         .last of cdp_pipe_micro
+        reduce them over data-parallel copies              .ddp of cdp_pipe_stage
+        tie embeddings of the first and the last stage     .tied of cdp_pipe_stage
+        have the loss on all ranks                         .loss of cdp_pipe_micro,
+                                                           cdp_pipeline_losses
+        clip over all stages                               cdp_grads_norm of cdp.h, on its group
         bring memory of my own for activations             .memory of cdp_pipe_stage
 
     COMING FROM PyTorch's torch.distributed.pipelining
@@ -74,6 +83,7 @@
         schedule.eval(x)                       a pipeline of CDP_PIPE_EVAL
         scale_grads                            none: multiply the loss by 1 / m, or by the share of
                                                samples, also where the last micro-batch is smaller
+        DDP of each stage, no_sync                .ddp: only the last backward reduces
         Differences: shapes are given, not sent, and compared at creation; nothing is pickled.
 
     SCHEDULES
@@ -95,6 +105,11 @@
         Steady 1F1B has no slack: a message that takes time delays each round of p micro-batches.
         `ahead` forwards more hide it, for as many activations more.
 
+        cdp_schedule_choose() tries all of them, with .ahead, on the costs of layers that a program
+        gives, and cuts the layers into stages. Beside all cuts of all schedules (200 random models
+        of 4 to 9 layers, 2 or 3 ranks, half of them with little memory) 179 of 189 choices were the
+        best ones; the worst step was 1.09 of the best.
+
     A STEP
             cdp_status forward(void *user, const cdp_pipe_micro *m) {
                 // in[], of the stage before (the first stage: data of the program) -> out[]
@@ -110,6 +125,27 @@
         two stages of one rank nothing is sent or copied: they see the same memory. The two rows of
         a pair run one after the other, forward and backward in the order of the table.
 
+    GRADIENTS THAT OTHER RANKS HOLD, TOO
+        A stage with .ddp has copies on other ranks. Backward adds to cdp_ddp_grad(); when the last
+        micro-batch has passed, the pass of the ddp begins, and its buckets travel while other rows
+        compute. Then .tied gradients of the first and the last stage become their sum. Both are
+        complete when the step ends. Then clip: cdp_grads_norm() on the group of the pipeline, where
+        all ranks list the gradients of all stages; of tied ones the last stage sets .copy.
+        The last micro-batch may have fewer samples: tensors have the same counts, of which the rest
+        is not read; the loss of each micro-batch is weighed by its samples.
+
+    PICTURES
+        cdp_schedule_draw() shows a step on paper, as it ran, or both on one scale, as text or SVG
+        (here the first 88 columns):
+            rank 0    paper 0F0=====0F1=====........................0B0=================........
+                      ran   ..0F0===0F1=====........................0B0=================........
+            rank 1    paper ..........1F0=====1B0=================1F1=====1B1=================..
+                      ran   ....................1F0=====1B0=====....1F1=====1B1=================
+            as it ran: a step takes 80.0 us; the longest waits:
+                rank 1 waits 20.0 us before 1F0, for 0F0 of rank 0 (12.0 us of it for the message)
+        Names are stage, action and micro-batch; dots are bubbles. The driver records when callbacks
+        begin and end; cdp_pipeline_times() collects this of all ranks on one clock.
+
     CONFIGURATION
         CDP_PIPELINE_IMPLEMENTATION  this header alone; cdp.h is implemented elsewhere
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
@@ -124,8 +160,8 @@
         meanwhile; buffers of cdp_schedule_deadlock() 4 for each pair of ranks.
         A pipeline: the tensors of all micro-batches at the borders of this rank's stages, for
         which the program brings no memory, and gradients of as many; 32 bytes for each tensor of
-        each micro-batch; 32 for each tensor of each row. What a stage keeps between forward and
-        backward is the program's, in cdp_schedule_peak() slots.
+        each micro-batch; 32 for each tensor of each row, and 16 for each row. What a stage keeps
+        between forward and backward is the program's, in cdp_schedule_peak() slots.
 
     ERRORS
         INVALID, UNSUPPORTED, NOMEM: nothing was done. UNSUPPORTED says which sizes a kind has.
@@ -133,12 +169,13 @@
         stages; the text shows the first row that differs. A callback that fails, or a rank that
         dies, ends the step on all ranks: their errors name the stage, the action and the
         micro-batch. Of a rank that died nobody knows more than what it has sent: named is the first
-        action that it is not known to have done.
+        action that it is not known to have done. A step that fails aborts the groups of
+        .ddp, too, so that copies do not wait for it.
 
     WHAT IS NOT THERE
-        Reductions of data-parallel copies and tied weights are the program's, in the callbacks,
-        on groups of their own. Nothing travels before a row has ended: a B hands on its gradient
-        as a whole (take I and W). Callbacks have one thread: a pair does not overlap by itself.
+        Callbacks gather and reduce units of cdp_fsdp.h (.first, .last). Nothing travels before a
+        row has ended: a B hands on its gradient as a whole (take I and W). Callbacks have one
+        thread: a pair does not overlap by itself.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -284,6 +321,53 @@ typedef struct cdp_pipe_preview {
 CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out);
 
+/* When rows run, in microseconds from the begin of the step: two arrays of the program, with an
+   entry for each row of all ranks (.rows of cdp_schedule_info), those of rank 0 first. */
+typedef struct cdp_pipe_times {
+    double *start_us, *end_us;
+} cdp_pipe_times;
+
+/* Fill them with what cdp_schedule_preview() computes. Both rows of a pair have the same times.
+   Local. Errors: as there. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule,
+    const cdp_pipe_cost *each_stage, bool early, const cdp_pipe_times *out);
+
+/* What a layer of a model costs for a micro-batch, in microseconds, and what it needs. */
+typedef struct cdp_pipe_layer {
+    double f_us, i_us, w_us; /* forward, backward of the input, of the weights */
+    double message_us;       /* of its result to another rank, where a stage ends behind it */
+    uint64_t weight_bytes;   /* always there: weights, gradients, state of the optimizer */
+    uint64_t kept_bytes;     /* of a micro-batch, from forward to backward */
+} cdp_pipe_layer;
+
+typedef struct cdp_pipe_choice_desc {
+    const cdp_pipe_layer *layers; /* in the order of forward */
+    uint32_t layer_count;         /* at least one for each rank, at most 1024 */
+    uint32_t ranks, micros;
+    uint32_t most_stages_per_rank; /* (default: 4) */
+    uint64_t memory_bytes;         /* of each rank (default: as much as needed) */
+    bool whole;       /* the program has no backward in halves: no schedules with I and W */
+    const cdp_os *os; /* whose memory it takes meanwhile (default: cdp_os_default()) */
+} cdp_pipe_choice_desc;
+
+typedef struct cdp_pipe_choice {
+    cdp_schedule_desc schedule;
+    uint32_t stages;
+    double step_us;        /* as cdp_schedule_preview() has it */
+    uint64_t memory_bytes; /* of the rank that needs most: weights, and what it keeps at its peak */
+} cdp_pipe_choice;
+
+/* Choose a built-in schedule, `ahead` of 1F1B included, and cut the layers into its stages, so that
+   a step is short and memory suffices. For each schedule the cut whose longest stage is shortest
+   (dynamic programming), then borders move by a layer while the step becomes shorter. Equally fast
+   ones: that with less memory. cuts[s] .. cuts[s + 1] - 1 are the layers of stage s; costs[s] (NULL
+   is allowed) what it costs, for the preview and its picture: ranks * most_stages_per_rank + 1
+   entries each, the caller's. Local, and the same on all ranks. Errors: INVALID, NOMEM, UNSUPPORTED
+   (numbers of layers; no schedule fits into memory_bytes: the text says how much the smallest one
+   needs). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_choose(
+    const cdp_pipe_choice_desc *desc, uint32_t *cuts, cdp_pipe_cost *costs, cdp_pipe_choice *out);
+
 /* How messages travel, for cdp_schedule_deadlock(). */
 typedef struct cdp_pipe_wire {
     bool blocking;    /* a rank stops at a send until its message is received or buffered */
@@ -308,6 +392,21 @@ typedef enum cdp_pipe_text {
    of the whole text without the zero; 0 for NULL. */
 CDP_API uint64_t cdp_schedule_text(
     const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room);
+
+/* How cdp_schedule_draw() writes. */
+typedef enum cdp_pipe_picture {
+    CDP_PIPE_PICTURE_TEXT = 0, /* ASCII, about 100 columns */
+    CDP_PIPE_PICTURE_SVG       /* readable on dark and on light pages */
+} cdp_pipe_picture;
+
+/* Draw a step: for each rank a line of the schedule on paper, and below it one of the step as it
+   ran, on the same scale. Then the longest times in which a rank waits, and for which action of
+   which rank it does; in SVG each of them says so. `paper` (of cdp_schedule_times()) or `ran` (of
+   cdp_pipeline_times()) may be NULL. Writes at most `room` bytes, a zero at the end among them;
+   `text` may be NULL. Returns the length of the whole text without the zero; 0 for NULL, for times
+   that are negative or no numbers, and out of memory. Local. */
+CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_times *paper,
+    const cdp_pipe_times *ran, cdp_pipe_picture format, char *text, uint64_t room);
 
 /* ---- >>pipeline/driver_api: runs a schedule: callbacks compute, messages travel between stages  */
 
@@ -337,11 +436,21 @@ typedef struct cdp_pipe_micro {
     bool first; /* of this stage in the step: its weights are needed from now on */
     bool last;  /* of this stage in the step: its gradients are complete after it */
     void *const *in, *const *out, *const *grad_out, *const *grad_in;
+    /* Forward of the last stage sets it to the loss of the micro-batch, which cdp_pipeline_losses()
+       brings to all ranks; 0 before. NULL at other stages. */
+    double *loss;
 } cdp_pipe_micro;
 
 /* Computes. An error ends the step on all ranks, with the text of cdp_last_error(). It may use
    other groups, but not the one of the pipeline. */
 typedef cdp_status cdp_pipe_fn(void *user, const cdp_pipe_micro *micro);
+
+/* A gradient that the first stage and the last one both hold, as of tied embeddings. */
+typedef struct cdp_pipe_tied {
+    void *grad; /* of this stage; host memory; the sum of both in the end */
+    uint64_t count;
+    cdp_dtype dtype;
+} cdp_pipe_tied;
 
 typedef struct cdp_pipe_stage {
     const cdp_pipe_edge *in, *out; /* the first stage has no in, the last one no out */
@@ -353,6 +462,22 @@ typedef struct cdp_pipe_stage {
        one rank IN and GRAD_OUT are not asked for: they are the other stage's OUT and GRAD_IN.
        (default: the pipeline's memory) */
     void *(*memory)(void *user, cdp_pipe_role role, uint32_t micro, uint32_t tensor);
+#ifndef CDP_NO_DDP
+    /* Copies of the stage on other ranks, in a group of their own: its gradients become their mean
+       in each step. The pass begins before the last backward of the stage; its buckets travel
+       while other rows compute, and the step ends when they have arrived. Backward adds to
+       cdp_ddp_grad(), which the program sets to zero before a step (default: no copies). */
+    cdp_ddp *ddp;
+    /* The last backward calls cdp_ddp_ready() or cdp_ddp_unused() for each parameter, so that
+       buckets leave earlier (default: the pipeline marks all of them after it) */
+    bool marks;
+#endif
+    /* Of the first stage and of the last one: gradients that become the sum of both in each step,
+       after the mean of .ddp. Lists of equal length; at the end both ranks have the same bits. Both
+       stages begin with equal values and make equal updates. Where they are on one rank (in a V),
+       both have the same memory (default: none) */
+    const cdp_pipe_tied *tied;
+    uint32_t tied_count;
     void *user;
 } cdp_pipe_stage;
 
@@ -396,6 +521,21 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us);
 #endif
 
+/* The losses of the last step on all ranks: each[micro] (NULL is allowed), and their sum in this
+   order. The program weighs them, as by the share of samples of a micro-batch. Collective over the
+   group of the pipeline, between steps. Errors: INVALID (NULL), STATE (a step is being polled),
+   those of the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_losses(
+    cdp_pipeline *pipeline, double *each, double *sum);
+
+/* When the rows of all ranks ran in the last step, on the clock of rank 0, from when the first rank
+   began; the same numbers on every rank. Clocks of other machines are compared by messages to and
+   fro: they are right within half of the fastest of eight; ranks of one machine have one clock.
+   Collective over the group of the pipeline, between steps. Errors: INVALID (NULL), STATE (on all
+   ranks: a rank has not ended a step yet, or is polling one), those of the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_times(
+    cdp_pipeline *pipeline, const cdp_pipe_times *out);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
@@ -420,6 +560,35 @@ inline cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp_
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_PIPELINE_IMPLEMENTATION)) \
     && !defined(CDP_PIPELINE_IMPL_INCLUDED)
 #define CDP_PIPELINE_IMPL_INCLUDED
+
+/* ---- >>text/svg: the page of a picture (pure) ------------------------------------------------ */
+
+/* Knows: colours. Promises: text and lines are readable on light and on dark pages. */
+#ifndef CDP_SRC_TEXT_SVG_H
+#define CDP_SRC_TEXT_SVG_H
+
+/* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
+CDP__PRIVATE void cdp__svg_begin(cdp__text *t, uint32_t width, uint32_t height) {
+    cdp__text_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
+        "%u\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n",
+        width, height, width, height);
+    cdp__text_add(t,
+        "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
+        ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
+        "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
+        ".thin{fill:#9da7b3}.box{stroke:#9da7b3}.line{stroke:#58a6ff}}</style>\n");
+}
+
+/* A light colour, for boxes with text of class "in". */
+CDP__PRIVATE const char *cdp__svg_tint(uint32_t k) {
+    static const char *const tints[8] = {
+        "#8ec5ff", "#ffc680", "#9be29b", "#f5a3b7", "#c9b3f5", "#f0e07a", "#86dcd6", "#d9bfa0"};
+    return tints[k % 8];
+}
+
+#endif /* CDP_SRC_TEXT_SVG_H */
 
 /* ---- >>pipeline/table: rows of all ranks (pure) ---------------------------------------------- */
 
@@ -1650,6 +1819,19 @@ CDP__PRIVATE bool cdp__pipe_is_time(double us) {
     return us >= 0 && us < 1e300;
 }
 
+CDP__PRIVATE cdp_status cdp__pipe_check_costs(
+    const char *call, const cdp_schedule *schedule, const cdp_pipe_cost *each_stage) {
+    for (uint32_t s = 0; s < schedule->table.stages; ++s) {
+        const cdp_pipe_cost *c = &each_stage[s];
+        if (!cdp__pipe_is_time(c->f_us) || !cdp__pipe_is_time(c->i_us)
+            || !cdp__pipe_is_time(c->w_us) || !cdp__pipe_is_time(c->pair_us)
+            || !cdp__pipe_is_time(c->message_us))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "%s: each_stage[%u] has a time that is negative or no number", call, s);
+    }
+    return CDP_OK;
+}
+
 CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out) {
     cdp__pipe_walk w;
@@ -1657,15 +1839,8 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     if (!schedule) return cdp__pipe_missing("cdp_schedule_preview", "schedule");
     if (!each_stage || !out)
         return cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
-    for (uint32_t s = 0; s < schedule->table.stages; ++s) {
-        const cdp_pipe_cost *c = &each_stage[s];
-        if (!cdp__pipe_is_time(c->f_us) || !cdp__pipe_is_time(c->i_us)
-            || !cdp__pipe_is_time(c->w_us) || !cdp__pipe_is_time(c->pair_us)
-            || !cdp__pipe_is_time(c->message_us))
-            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-                "cdp_schedule_preview: each_stage[%u] has a time that is negative or no number", s);
-    }
-    const cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
+    cdp_status st = cdp__pipe_check_costs("cdp_schedule_preview", schedule, each_stage);
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
     if (st != CDP_OK) return st;
     cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
     k.cost = each_stage;
@@ -1676,6 +1851,28 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     out->bubble_us = out->step_us - out->work_us;
     out->bubble = out->work_us > 0 ? out->bubble_us / out->work_us : 0;
     cdp__pipe_count_messages(schedule, &w, out);
+    cdp__pipe_free(schedule->os, w.memory);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule, const cdp_pipe_cost *each_stage,
+    bool early, const cdp_pipe_times *out) {
+    cdp__pipe_walk w;
+    if (!schedule) return cdp__pipe_missing("cdp_schedule_times", "schedule");
+    if (!each_stage || !out)
+        return cdp__pipe_missing("cdp_schedule_times", out ? "each_stage" : "out");
+    if (!out->start_us || !out->end_us)
+        return cdp__pipe_missing(
+            "cdp_schedule_times", out->start_us ? "out->end_us" : "out->start_us");
+    cdp_status st = cdp__pipe_check_costs("cdp_schedule_times", schedule, each_stage);
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_times", &w);
+    if (st != CDP_OK) return st;
+    cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
+    k.cost = each_stage;
+    k.early = early;
+    k.start = out->start_us;
+    k.end = out->end_us;
+    (void)cdp__pipe_run_rows(&k);
     cdp__pipe_free(schedule->os, w.memory);
     return CDP_OK;
 }
@@ -1709,6 +1906,597 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
     cdp__pipe_free(schedule->os, k.buffered);
     cdp__pipe_free(schedule->os, w.memory);
     return st;
+}
+
+/* ---- >>pipeline/choose: which schedule, and which layers are a stage ------------------------- */
+
+/* Knows: built-in schedules, costs of layers. Promises: the longest stage of a first cut is as
+   short as any cut can make it; a move of a border is kept only where it is better. */
+
+#define CDP__PIPE_LAYERS 1024u
+#define CDP__PIPE_TRIED 20000000u /* rows on paper for each schedule, while borders move */
+
+typedef struct cdp__pipe_chooser {
+    const cdp_pipe_choice_desc *desc;
+    const cdp_os *os;
+    void *memory;
+    double *sum, *best;          /* of layers before each one; see cdp__pipe_cut() */
+    uint32_t *from, *cut, *kept; /* kept: the best cut of all schedules */
+    cdp_pipe_cost *cost;         /* of each stage */
+    cdp_pipe_choice found;       /* stages 0: nothing yet */
+} cdp__pipe_chooser;
+
+/* ---- dynamic programming ---- */
+
+/* Cuts n layers into `stages` pieces, so that the longest one is as short as possible: cut[0 ..
+   stages]. sum[i]: the time of i layers. best, from: (stages + 1) x (n + 1), of the first j layers
+   in k pieces: the longest one, and where the last one begins. */
+CDP__PRIVATE void cdp__pipe_cut(
+    const double *sum, uint32_t n, uint32_t stages, double *best, uint32_t *from, uint32_t *cut) {
+    const uint64_t wide = n + 1ull;
+    for (uint32_t j = 0; j <= n; ++j) {
+        best[wide + j] = sum[j];
+        from[wide + j] = 0;
+    }
+    for (uint32_t k = 2; k <= stages; ++k) {
+        for (uint32_t j = k; j <= n; ++j) {
+            double least = -1;
+            for (uint32_t i = k - 1; i < j; ++i) {
+                double longest = sum[j] - sum[i];
+                if (best[(k - 1) * wide + i] > longest) longest = best[(k - 1) * wide + i];
+                if (least >= 0 && longest >= least) continue;
+                least = longest;
+                from[k * wide + j] = i;
+            }
+            best[k * wide + j] = least;
+        }
+    }
+    cut[stages] = n;
+    for (uint32_t k = stages; k > 0; --k)
+        cut[k - 1] = from[k * wide + cut[k]];
+}
+
+/* ---- what a cut is worth ---- */
+
+typedef struct cdp__pipe_worth {
+    double step_us;
+    uint64_t bytes;
+} cdp__pipe_worth;
+
+CDP__PRIVATE void cdp__pipe_stage_costs(cdp__pipe_chooser *k, uint32_t stages) {
+    for (uint32_t s = 0; s < stages; ++s) {
+        cdp_pipe_cost *c = &k->cost[s];
+        memset(c, 0, sizeof *c);
+        for (uint32_t i = k->cut[s]; i < k->cut[s + 1]; ++i) {
+            c->f_us += k->desc->layers[i].f_us;
+            c->i_us += k->desc->layers[i].i_us;
+            c->w_us += k->desc->layers[i].w_us;
+            c->message_us = k->desc->layers[i].message_us;
+        }
+    }
+}
+
+CDP__PRIVATE uint64_t cdp__pipe_stage_bytes(
+    const cdp__pipe_chooser *k, uint32_t stage, bool weights) {
+    uint64_t bytes = 0;
+    for (uint32_t i = k->cut[stage]; i < k->cut[stage + 1]; ++i)
+        bytes += weights ? k->desc->layers[i].weight_bytes : k->desc->layers[i].kept_bytes;
+    return bytes;
+}
+
+/* Weights, and what a rank keeps at its peak. */
+CDP__PRIVATE uint64_t cdp__pipe_rank_bytes(
+    const cdp__pipe_chooser *k, const cdp__pipe_table *t, uint32_t rank) {
+    uint64_t now = 0, top = 0, weights = 0;
+    for (uint32_t s = 0; s < t->stages; ++s)
+        if (t->place[s] == rank) weights += cdp__pipe_stage_bytes(k, s, true);
+    for (uint64_t i = t->first[rank]; i < t->first[rank + 1]; ++i) {
+        const cdp_act *a = &t->acts[i];
+        if (a->kind != CDP_ACT_F && !cdp__pipe_is_last(a)) continue;
+        const uint64_t bytes = cdp__pipe_stage_bytes(k, a->stage, false);
+        now = a->kind == CDP_ACT_F ? now + bytes : now - bytes;
+        top = cdp__max(top, now);
+    }
+    return weights + top;
+}
+
+CDP__PRIVATE cdp__pipe_worth cdp__pipe_worth_of(
+    cdp__pipe_chooser *k, const cdp_schedule *s, const cdp__pipe_walk *w) {
+    const cdp__pipe_table *t = &s->table;
+    cdp__pipe_worth worth;
+    cdp__pipe_pace pace = cdp__pipe_pace_of(s, w);
+    cdp__pipe_stage_costs(k, t->stages);
+    pace.cost = k->cost;
+    (void)cdp__pipe_run_rows(&pace);
+    worth.step_us = 0;
+    worth.bytes = 0;
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        const uint64_t bytes = cdp__pipe_rank_bytes(k, t, r);
+        worth.bytes = cdp__max(worth.bytes, bytes);
+        if (pace.free[r] > worth.step_us) worth.step_us = pace.free[r];
+    }
+    return worth;
+}
+
+/* First what fits into memory, then what is faster, then what needs less memory. */
+CDP__PRIVATE bool cdp__pipe_is_better(
+    const cdp_pipe_choice_desc *d, cdp__pipe_worth a, cdp__pipe_worth b) {
+    const uint64_t limit = d->memory_bytes ? d->memory_bytes : UINT64_MAX;
+    const uint64_t over_a = a.bytes > limit ? a.bytes : 0, over_b = b.bytes > limit ? b.bytes : 0;
+    const double least = 1e-9 * b.step_us; /* sums in another order differ by less */
+    if (over_a != over_b) return over_a < over_b;
+    if (a.step_us < b.step_us - least) return true;
+    return a.step_us <= b.step_us + least && a.bytes < b.bytes;
+}
+
+/* Moves border `a` by `by_a` layers, and `b` by `by_b`; those between them, too, if both go the
+   same way. False: a stage would have no layer; then nothing was moved. */
+CDP__PRIVATE bool cdp__pipe_shift(
+    cdp__pipe_chooser *k, uint32_t a, uint32_t b, int32_t by_a, int32_t by_b) {
+    for (uint32_t i = a; i <= b; ++i) {
+        const int32_t by = i == a ? by_a : by_b;
+        if (i == a || i == b || by_a == by_b) k->cut[i] = (uint32_t)((int32_t)k->cut[i] + by);
+    }
+    if (k->cut[a - 1] < k->cut[a] && k->cut[b] < k->cut[b + 1]
+        && (a == b || (k->cut[a] < k->cut[a + 1] && k->cut[b - 1] < k->cut[b])))
+        return true;
+    for (uint32_t i = a; i <= b; ++i) {
+        const int32_t by = i == a ? by_a : by_b;
+        if (i == a || i == b || by_a == by_b) k->cut[i] = (uint32_t)((int32_t)k->cut[i] - by);
+    }
+    return false;
+}
+
+/* Moves one border or two, or a run of them, by one layer, as long as that is better. */
+CDP__PRIVATE void cdp__pipe_move_borders(
+    cdp__pipe_chooser *k, const cdp_schedule *s, const cdp__pipe_walk *w, cdp__pipe_worth *worth) {
+    const uint32_t stages = s->table.stages;
+    uint64_t tries = CDP__PIPE_TRIED / s->table.first[s->table.ranks] + 1;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t a = 1; a < stages; ++a) {
+            for (uint32_t n = 0; n < 4 * (stages - a) && tries > 0; ++n) {
+                const uint32_t b = a + n / 4;
+                const int32_t by_a = n & 1 ? 1 : -1, by_b = n & 2 ? -by_a : by_a;
+                if ((a == b && by_a != by_b) || !cdp__pipe_shift(k, a, b, by_a, by_b)) continue;
+                const cdp__pipe_worth now = cdp__pipe_worth_of(k, s, w);
+                --tries;
+                if (cdp__pipe_is_better(k->desc, now, *worth)) {
+                    *worth = now;
+                    moved = true;
+                } else {
+                    (void)cdp__pipe_shift(k, a, b, -by_a, -by_b);
+                }
+            }
+        }
+    }
+}
+
+/* ---- all schedules ---- */
+
+/* Tries one schedule; one whose sizes do not fit is passed over. */
+CDP__PRIVATE cdp_status cdp__pipe_try(cdp__pipe_chooser *k, const cdp_schedule_desc *d) {
+    const cdp_pipe_choice_desc *desc = k->desc;
+    cdp_schedule *s;
+    cdp__pipe_walk w;
+    cdp__pipe_worth worth, best;
+    cdp_status st = cdp_schedule_create(d, &s);
+    if (st == CDP_ERR_UNSUPPORTED) return CDP_OK;
+    if (st != CDP_OK) return st;
+    const uint32_t stages = s->table.stages;
+    st = cdp__pipe_walk_open(s, "cdp_schedule_choose", &w);
+    if (st == CDP_OK) {
+        cdp__pipe_cut(k->sum, desc->layer_count, stages, k->best, k->from, k->cut);
+        worth = cdp__pipe_worth_of(k, s, &w);
+        cdp__pipe_move_borders(k, s, &w, &worth);
+        best.step_us = k->found.step_us;
+        best.bytes = k->found.memory_bytes;
+        if (!k->found.stages || cdp__pipe_is_better(desc, worth, best)) {
+            k->found.schedule = *d;
+            k->found.stages = stages;
+            k->found.step_us = worth.step_us;
+            k->found.memory_bytes = worth.bytes;
+            memcpy(k->kept, k->cut, (size_t)((stages + 1ull) * sizeof *k->kept));
+        }
+        cdp__pipe_free(s->os, w.memory);
+    }
+    cdp_schedule_destroy(s);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_try_all(cdp__pipe_chooser *k, uint32_t most) {
+    const cdp_pipe_choice_desc *d = k->desc;
+    cdp_schedule_desc s;
+    cdp_status st = CDP_OK;
+    memset(&s, 0, sizeof s);
+    s.ranks = d->ranks;
+    s.micros = d->micros;
+    s.os = k->os;
+    for (uint32_t kind = CDP_PIPE_1F1B; kind < CDP_PIPE_EVAL; ++kind) {
+        s.kind = (cdp_pipe_kind)kind;
+        if (d->whole && cdp__pipe_row_kinds(s.kind) > 2) continue;
+        for (uint32_t v = 1; v <= most && st == CDP_OK; ++v) {
+            const uint32_t ahead = kind == CDP_PIPE_1F1B ? d->ranks - 1 : 0;
+            s.stages_per_rank = v;
+            if ((uint64_t)d->ranks * v > d->layer_count) break;
+            for (s.ahead = 0; s.ahead <= ahead && st == CDP_OK; ++s.ahead)
+                st = cdp__pipe_try(k, &s);
+        }
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_chooser_open(cdp__pipe_chooser *k, uint32_t stages) {
+    const uint64_t n = k->desc->layer_count + 1ull, all = (stages + 1ull) * n;
+    const uint64_t bytes = (n + all) * sizeof(double) + stages * sizeof *k->cost
+        + (all + 2 * (stages + 1ull)) * sizeof *k->cut;
+    k->memory = cdp__pipe_alloc(k->os, bytes);
+    if (!k->memory) return cdp__pipe_nomem("cdp_schedule_choose", bytes);
+    k->sum = (double *)k->memory;
+    k->best = k->sum + n;
+    k->cost = (cdp_pipe_cost *)(void *)(k->best + all);
+    k->from = (uint32_t *)(void *)(k->cost + stages);
+    k->cut = k->from + all;
+    k->kept = k->cut + stages + 1;
+    for (uint32_t i = 0; i + 1 < n; ++i) {
+        const cdp_pipe_layer *l = &k->desc->layers[i];
+        k->sum[i + 1] = k->sum[i] + l->f_us + l->i_us + l->w_us;
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_check_choice(const cdp_pipe_choice_desc *d) {
+    if (!d->layers) return cdp__pipe_missing("cdp_schedule_choose", "desc.layers");
+    if (!d->ranks || !d->micros)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_schedule_choose: desc.ranks and desc.micros must be at least 1");
+    if (d->layer_count < d->ranks || d->layer_count > CDP__PIPE_LAYERS)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_schedule_choose: %u layers for %u ranks; at least one for each rank, at most %u",
+            d->layer_count, d->ranks, CDP__PIPE_LAYERS);
+    for (uint32_t i = 0; i < d->layer_count; ++i)
+        if (!cdp__pipe_is_time(d->layers[i].f_us) || !cdp__pipe_is_time(d->layers[i].i_us)
+            || !cdp__pipe_is_time(d->layers[i].w_us) || !cdp__pipe_is_time(d->layers[i].message_us))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_schedule_choose: layers[%u] has a time that is negative or no number", i);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_schedule_choose(
+    const cdp_pipe_choice_desc *desc, uint32_t *cuts, cdp_pipe_cost *costs, cdp_pipe_choice *out) {
+    cdp__pipe_chooser k;
+    memset(&k, 0, sizeof k);
+    if (out) memset(out, 0, sizeof *out);
+    if (!desc || !cuts || !out)
+        return cdp__pipe_missing("cdp_schedule_choose", "desc, cuts or out");
+    cdp_status st = cdp__pipe_check_choice(desc);
+    if (st != CDP_OK) return st;
+    const uint32_t most = (uint32_t)cdp__min(
+        cdp__def(desc->most_stages_per_rank, 4u), desc->layer_count / desc->ranks);
+    k.desc = desc;
+    k.os = desc->os ? desc->os : cdp_os_default();
+    if (!k.os) return cdp__pipe_missing("cdp_schedule_choose", "desc.os");
+    st = cdp__pipe_chooser_open(&k, desc->ranks * most);
+    if (st == CDP_OK) st = cdp__pipe_try_all(&k, most);
+    if (st == CDP_OK && desc->memory_bytes && k.found.memory_bytes > desc->memory_bytes)
+        st = cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_schedule_choose: no schedule fits into %llu bytes for each rank; one needs %llu",
+            (unsigned long long)desc->memory_bytes, (unsigned long long)k.found.memory_bytes);
+    if (st == CDP_OK) {
+        *out = k.found;
+        memcpy(cuts, k.kept, (size_t)((k.found.stages + 1ull) * sizeof *cuts));
+        memcpy(k.cut, k.kept, (size_t)((k.found.stages + 1ull) * sizeof *cuts));
+        cdp__pipe_stage_costs(&k, k.found.stages);
+        if (costs) memcpy(costs, k.cost, (size_t)(k.found.stages * sizeof *costs));
+    }
+    cdp__pipe_free(k.os, k.memory);
+    return st;
+}
+
+/* ---- >>pipeline/pictures: a step as a picture, on paper and as it ran ------------------------ */
+
+/* Knows: a table and times of its rows. Promises: each time in which a rank waits is explained by
+   the row that it waits for. */
+
+#define CDP__PIPE_COLUMNS 88u /* of a line of text */
+#define CDP__PIPE_LISTED 12u  /* most waits in a list */
+#define CDP__PIPE_LEFT 130u
+#define CDP__PIPE_WIDE 1050.0
+
+typedef struct cdp__pipe_drawing {
+    const cdp__pipe_table *table;
+    const cdp_pipe_times *times[2]; /* on paper, and as it ran; NULL: not drawn */
+    const uint64_t *givers;         /* of each message: the row that sends it */
+    double ends[2], total;          /* of each step, and of the longer one */
+    cdp__text *text;
+} cdp__pipe_drawing;
+
+CDP__PRIVATE const char *cdp__pipe_side(uint32_t side) {
+    return side ? "as it ran" : "on paper";
+}
+
+/* ---- why a rank waits ---- */
+
+typedef struct cdp__pipe_gap {
+    uint32_t side, rank;
+    uint64_t row, source; /* of all rows: the next one, and the one that it waits for; NONE */
+    double from, to;
+} cdp__pipe_gap;
+
+/* The row that gives what a row needs and ends last; a pair waits for both of its rows. */
+CDP__PRIVATE uint64_t cdp__pipe_last_giver(
+    const cdp__pipe_drawing *d, const double *end, uint64_t row) {
+    uint64_t source = CDP__PIPE_NONE;
+    for (uint64_t i = row; i < row + cdp__pipe_width(&d->table->acts[row]); ++i) {
+        const uint64_t m = cdp__pipe_needs(d->table, &d->table->acts[i]);
+        if (m == CDP__PIPE_NONE) continue;
+        if (source == CDP__PIPE_NONE || end[d->givers[m]] > end[source]) source = d->givers[m];
+    }
+    return source;
+}
+
+/* The time before a row, or after the last one (row: first[rank + 1]), in which a rank computes
+   nothing; false: there is none. Less than a thousandth of the picture is none. */
+CDP__PRIVATE bool cdp__pipe_gap_before(
+    const cdp__pipe_drawing *d, uint32_t side, uint32_t rank, uint64_t row, cdp__pipe_gap *g) {
+    const cdp__pipe_table *t = d->table;
+    const double *start = d->times[side]->start_us, *end = d->times[side]->end_us;
+    const bool more = row < t->first[rank + 1];
+    g->side = side;
+    g->rank = rank;
+    g->row = row;
+    g->source = more ? cdp__pipe_last_giver(d, end, row) : CDP__PIPE_NONE;
+    g->from = row > t->first[rank] ? end[row - 1] : 0;
+    g->to = more ? start[row] : d->ends[side];
+    return g->to - g->from > d->total / 1000;
+}
+
+CDP__PRIVATE void cdp__pipe_add_us(cdp__text *t, double us) {
+    cdp__text_tenths(t, us);
+    cdp__text_add(t, " us");
+}
+
+/* "rank 1 waits 20.0 us before 1B0, for 2B0 of rank 2 (5.0 us of it for the message)" */
+CDP__PRIVATE void cdp__pipe_add_gap(const cdp__pipe_drawing *d, const cdp__pipe_gap *g) {
+    const cdp__pipe_table *t = d->table;
+    cdp__text *text = d->text;
+    cdp__text_add(text, "rank %u waits ", g->rank);
+    cdp__pipe_add_us(text, g->to - g->from);
+    if (g->row == t->first[g->rank + 1]) {
+        cdp__text_add(text, " at the end: it has no more rows");
+        return;
+    }
+    cdp__text_add(text, " before ");
+    cdp__pipe_add_act(text, &t->acts[g->row]);
+    if (g->source == CDP__PIPE_NONE) {
+        cdp__text_add(text, ", not for another rank: its own thread came late");
+        return;
+    }
+    const double done = d->times[g->side]->end_us[g->source];
+    cdp__text_add(text, done > g->from ? ", for " : ", for the message of ");
+    cdp__pipe_add_act(text, &t->acts[g->source]);
+    cdp__text_add(text, " of rank %u", t->place[t->acts[g->source].stage]);
+    if (done <= g->from || g->to - done <= d->total / 1000) return;
+    cdp__text_add(text, " (");
+    cdp__pipe_add_us(text, g->to - done);
+    cdp__text_add(text, " of it for the message)");
+}
+
+/* The longest waits of a side that are shorter than those before. */
+CDP__PRIVATE bool cdp__pipe_next_gap(
+    const cdp__pipe_drawing *d, uint32_t side, const cdp__pipe_gap *before, cdp__pipe_gap *next) {
+    const cdp__pipe_table *t = d->table;
+    bool found = false;
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        for (uint64_t row = t->first[r]; row <= t->first[r + 1]; ++row) {
+            cdp__pipe_gap g;
+            if (!cdp__pipe_gap_before(d, side, r, row, &g)) continue;
+            const double took = g.to - g.from, least = found ? next->to - next->from : 0;
+            const double most = before ? before->to - before->from : took + 1;
+            const bool later =
+                before && (r > before->rank || (r == before->rank && row > before->row));
+            if (took > most || (took >= most && !later) || took <= least) continue;
+            *next = g;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* ---- as text ---- */
+
+CDP__PRIVATE uint32_t cdp__pipe_column(const cdp__pipe_drawing *d, double us) {
+    const double at = us / d->total * CDP__PIPE_COLUMNS + 1e-6; /* a whole number stays one */
+    return at < CDP__PIPE_COLUMNS ? (uint32_t)at : CDP__PIPE_COLUMNS - 1;
+}
+
+/* Fills the columns of a row: "2F0=====", or as much of it as fits. */
+CDP__PRIVATE void cdp__pipe_paint(
+    const cdp__pipe_drawing *d, uint32_t side, uint64_t row, char *line) {
+    char name[32];
+    cdp__text n = cdp__text_of(name, sizeof name);
+    const cdp_act *a = &d->table->acts[row];
+    const uint32_t from = cdp__pipe_column(d, d->times[side]->start_us[row]);
+    uint32_t to = cdp__pipe_column(d, d->times[side]->end_us[row]);
+    if (d->times[side]->end_us[row] >= d->total) to = CDP__PIPE_COLUMNS;
+    if (to == from) ++to;
+    cdp__pipe_add_act(&n, a);
+    const bool fits = cdp__text_end(&n) < to - from;
+    for (uint32_t i = from; i < to; ++i)
+        line[i] = '=';
+    line[from] = cdp__pipe_letter(a->kind);
+    if (fits) memcpy(line + from, name, (size_t)n.used);
+}
+
+CDP__PRIVATE void cdp__pipe_draw_line(const cdp__pipe_drawing *d, uint32_t side, uint32_t rank) {
+    char line[CDP__PIPE_COLUMNS + 1];
+    memset(line, '.', sizeof line);
+    line[CDP__PIPE_COLUMNS] = 0;
+    for (uint64_t row = d->table->first[rank]; row < d->table->first[rank + 1]; ++row)
+        cdp__pipe_paint(d, side, row, line);
+    const uint64_t from = d->text->used;
+    if (!side || !d->times[0]) cdp__text_add(d->text, "rank %u", rank);
+    cdp__text_pad(d->text, from, 10);
+    cdp__text_add(d->text, side ? "ran   " : "paper ");
+    cdp__text_add(d->text, "%s\n", line);
+}
+
+CDP__PRIVATE void cdp__pipe_add_side(const cdp__pipe_drawing *d, uint32_t side) {
+    cdp__text_add(d->text, "%s: a step takes ", cdp__pipe_side(side));
+    cdp__pipe_add_us(d->text, d->ends[side]);
+}
+
+CDP__PRIVATE void cdp__pipe_draw_text(const cdp__pipe_drawing *d) {
+    for (uint32_t r = 0; r < d->table->ranks; ++r)
+        for (uint32_t side = 0; side < 2; ++side)
+            if (d->times[side]) cdp__pipe_draw_line(d, side, r);
+    for (uint32_t side = 0; side < 2; ++side) {
+        cdp__pipe_gap gaps[2];
+        const cdp__pipe_gap *before = NULL;
+        if (!d->times[side]) continue;
+        cdp__pipe_add_side(d, side);
+        cdp__text_add(d->text, "; the longest waits:\n");
+        for (uint32_t i = 0; i < CDP__PIPE_LISTED; ++i) {
+            if (!cdp__pipe_next_gap(d, side, before, &gaps[i % 2])) break;
+            before = &gaps[i % 2];
+            cdp__text_add(d->text, "    ");
+            cdp__pipe_add_gap(d, before);
+            cdp__text_add(d->text, "\n");
+        }
+    }
+}
+
+/* ---- as SVG ---- */
+
+/* A box from one time to another, dashed if the rank waits (tint: NULL); it stays open for its
+   title. */
+CDP__PRIVATE void cdp__pipe_open_box(
+    const cdp__pipe_drawing *d, double from, double to, uint32_t y, const char *tint) {
+    cdp__text_add(d->text, "<rect class=\"box\" y=\"%u\" height=\"18\" x=\"", y);
+    cdp__text_tenths(d->text, CDP__PIPE_LEFT + from / d->total * CDP__PIPE_WIDE);
+    cdp__text_add(d->text, "\" width=\"");
+    cdp__text_tenths(d->text, (to - from) / d->total * CDP__PIPE_WIDE);
+    if (tint)
+        cdp__text_add(d->text, "\" fill=\"%s\"><title>", tint);
+    else
+        cdp__text_add(
+            d->text, "\" fill=\"none\" pointer-events=\"all\" stroke-dasharray=\"2 3\"><title>");
+}
+
+CDP__PRIVATE void cdp__pipe_draw_row(
+    const cdp__pipe_drawing *d, uint32_t side, uint32_t rank, uint64_t row, uint32_t y) {
+    const cdp_act *a = &d->table->acts[row];
+    const double from = d->times[side]->start_us[row], to = d->times[side]->end_us[row];
+    cdp__pipe_open_box(d, from, to, y, cdp__svg_tint(a->kind - 1u));
+    cdp__pipe_add_act(d->text, a);
+    cdp__text_add(d->text, " on rank %u: ", rank);
+    cdp__pipe_add_us(d->text, from);
+    cdp__text_add(d->text, " to ");
+    cdp__pipe_add_us(d->text, to);
+    cdp__text_add(d->text, "</title></rect>");
+    if ((to - from) / d->total * CDP__PIPE_WIDE >= 26) {
+        cdp__text_add(d->text, "<text class=\"in\" text-anchor=\"middle\" y=\"%u\" x=\"", y + 13);
+        cdp__text_tenths(d->text, CDP__PIPE_LEFT + (from + to) / 2 / d->total * CDP__PIPE_WIDE);
+        cdp__text_add(d->text, "\">");
+        cdp__pipe_add_act(d->text, a);
+        cdp__text_add(d->text, "</text>");
+    }
+    cdp__text_add(d->text, "\n");
+}
+
+CDP__PRIVATE void cdp__pipe_draw_lane(
+    const cdp__pipe_drawing *d, uint32_t side, uint32_t rank, uint32_t y) {
+    const cdp__pipe_table *t = d->table;
+    cdp__text_add(d->text, "<text x=\"10\" y=\"%u\">rank %u, %s</text>\n", y + 13, rank,
+        cdp__pipe_side(side));
+    for (uint64_t row = t->first[rank]; row <= t->first[rank + 1]; ++row) {
+        cdp__pipe_gap g;
+        if (cdp__pipe_gap_before(d, side, rank, row, &g)) {
+            cdp__pipe_open_box(d, g.from, g.to, y, NULL);
+            cdp__pipe_add_gap(d, &g);
+            cdp__text_add(d->text, "</title></rect>\n");
+        }
+        if (row < t->first[rank + 1]) cdp__pipe_draw_row(d, side, rank, row, y);
+    }
+}
+
+CDP__PRIVATE void cdp__pipe_draw_legend(const cdp__pipe_drawing *d, uint32_t y) {
+    static const char *const words[] = {
+        "F: forward", "B: backward", "I: of the input", "W: of the weights"};
+    for (uint32_t i = 0; i < 4; ++i)
+        cdp__text_add(d->text,
+            "<rect class=\"box\" x=\"%u\" y=\"%u\" width=\"18\" height=\"14\" fill=\"%s\"/>"
+            "<text x=\"%u\" y=\"%u\">%s</text>\n",
+            CDP__PIPE_LEFT + 140 * i, y, cdp__svg_tint(i), CDP__PIPE_LEFT + 24 + 140 * i, y + 12,
+            words[i]);
+    cdp__text_add(d->text, "<text class=\"thin\" x=\"%u\" y=\"%u\">dashed: the rank waits</text>\n",
+        CDP__PIPE_LEFT + 560, y + 12);
+}
+
+CDP__PRIVATE void cdp__pipe_draw_svg(const cdp__pipe_drawing *d) {
+    const uint32_t lanes = d->times[0] && d->times[1] ? 2 : 1, high = 20 * lanes + 10;
+    uint32_t y = 40;
+    cdp__svg_begin(d->text, CDP__PIPE_LEFT + 1070, 80 + d->table->ranks * high);
+    cdp__text_add(d->text, "<text x=\"10\" y=\"20\">");
+    for (uint32_t side = 0; side < 2; ++side) {
+        if (!d->times[side]) continue;
+        if (side && d->times[0]) cdp__text_add(d->text, "; ");
+        cdp__pipe_add_side(d, side);
+    }
+    cdp__text_add(d->text, "</text>\n");
+    for (uint32_t r = 0; r < d->table->ranks; ++r, y += 10)
+        for (uint32_t side = 0; side < 2; ++side)
+            if (d->times[side]) {
+                cdp__pipe_draw_lane(d, side, r, y);
+                y += 20;
+            }
+    cdp__pipe_draw_legend(d, y + 5);
+    cdp__text_add(d->text, "</svg>\n");
+}
+
+/* Are all of them times? Finds the end of the longer step. */
+CDP__PRIVATE bool cdp__pipe_can_draw(cdp__pipe_drawing *d) {
+    for (uint32_t side = 0; side < 2; ++side) {
+        const cdp_pipe_times *k = d->times[side];
+        if (!k) continue;
+        if (!k->start_us || !k->end_us) return false;
+        for (uint64_t i = 0; i < d->table->first[d->table->ranks]; ++i) {
+            if (!cdp__pipe_is_time(k->start_us[i]) || !cdp__pipe_is_time(k->end_us[i])
+                || k->end_us[i] < k->start_us[i])
+                return false;
+            if (k->end_us[i] > d->ends[side]) d->ends[side] = k->end_us[i];
+        }
+        if (d->ends[side] > d->total) d->total = d->ends[side];
+    }
+    return d->total > 0;
+}
+
+CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_times *paper,
+    const cdp_pipe_times *ran, cdp_pipe_picture format, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    cdp__pipe_drawing d;
+    (void)cdp__text_end(&t);
+    if (!schedule) return 0;
+    memset(&d, 0, sizeof d);
+    d.table = &schedule->table;
+    d.times[0] = paper;
+    d.times[1] = ran;
+    d.text = &t;
+    if (!cdp__pipe_can_draw(&d)) return 0;
+    uint64_t *givers =
+        (uint64_t *)cdp__pipe_alloc(schedule->os, 2 * cdp__pipe_cells(d.table) * sizeof *givers);
+    if (!givers) return 0;
+    for (uint64_t i = 0; i < d.table->first[d.table->ranks]; ++i) {
+        const uint64_t m = cdp__pipe_gives(d.table, &d.table->acts[i]);
+        if (m != CDP__PIPE_NONE) givers[m] = i;
+    }
+    d.givers = givers;
+    if (format == CDP_PIPE_PICTURE_SVG)
+        cdp__pipe_draw_svg(&d);
+    else
+        cdp__pipe_draw_text(&d);
+    cdp__pipe_free(schedule->os, givers);
+    return cdp__text_end(&t);
 }
 
 /* ---- >>pipeline/places: what is known of other ranks' rows, and where activations are kept (pure)  */
@@ -1804,6 +2592,15 @@ CDP__PRIVATE uint64_t cdp__pipe_edge_hash(const cdp_pipe_edge *list, uint32_t co
     return count ? h | 1 : 0;
 }
 
+CDP__PRIVATE uint64_t cdp__pipe_tied_hash(const cdp_pipe_stage *s) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < s->tied_count; ++i) {
+        h = cdp__pipe_mix(h, s->tied[i].count);
+        h = cdp__pipe_mix(h, (uint64_t)s->tied[i].dtype);
+    }
+    return s->tied_count ? h | 1 : 0;
+}
+
 /* ---- which row differs ---- */
 
 /* Row i of the table of a rank in the order of its sending: ends of ranks, then rows. */
@@ -1891,6 +2688,11 @@ CDP__PRIVATE cdp_status cdp__pipe_check_edges(const cdp__pipe_table *t, const ui
                 "cdp_pipeline_create: the out of stage %u on rank %u is not the in of stage %u on "
                 "rank %u: numbers of tensors, counts or dtypes differ",
                 s, t->place[s], s + 1, t->place[s + 1]);
+    if (hashes[2 * t->stages] != hashes[2 * t->stages + 1])
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)t->place[t->stages - 1], 0,
+            "cdp_pipeline_create: the tied gradients of stage 0 on rank %u are not those of stage "
+            "%u on rank %u: numbers, counts or dtypes differ",
+            t->place[0], t->stages - 1, t->place[t->stages - 1]);
     return CDP_OK;
 }
 
@@ -1916,9 +2718,315 @@ CDP__PRIVATE cdp_status cdp__pipe_meet(
         return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)refused, 0,
             "cdp_pipeline_create: rank %u refused: its error says why", refused);
     if (!same) return cdp__pipe_find_difference(d);
-    st = cdp_allreduce(
-        d->group, NULL, hashes, 2ull * d->schedule->table.stages, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    st = cdp_allreduce(d->group, NULL, hashes, 2ull * d->schedule->table.stages + 2, CDP_DTYPE_U64,
+        CDP_REDUCE_SUM);
     return st == CDP_OK ? cdp__pipe_check_edges(&d->schedule->table, hashes) : st;
+}
+
+/* ---- >>pipeline/state: what a pipeline has, and how its step fails --------------------------- */
+
+/* Knows: rows of this rank, works of a group. Promises: every wait ends at the deadline of the
+   step; a failure reaches all groups of the step. */
+
+struct cdp_pipeline {
+    cdp_pipeline_desc desc;
+    const cdp_os *os;
+    const cdp__pipe_table *table;
+    uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
+    cdp_pipe_stage *stages;
+    uint32_t *local;            /* of each stage: its number on this rank */
+    uint32_t *slots;            /* of each cell */
+    uint64_t *turns;            /* of each stage of this rank: its first row, and its last one */
+    void **pointers;            /* see cdp__pipe_list() */
+    uint8_t *memory;            /* of tensors that the program brings no memory for */
+    cdp_work *receives, *sends; /* `widest` for each row */
+    uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
+    uint64_t *times;                  /* of each row: when its callback began and ended, in ns */
+    double *losses;                   /* of each micro-batch, where the last stage is */
+    cdp_group *tie;         /* of the ranks that hold tied gradients; NULL: this one does not */
+    cdp_work *tied;         /* sums of the tied gradients */
+    cdp_pipe_stage *holder; /* has them; NULL: no sum is needed here */
+    uint32_t reduced;       /* the copies of so many stages have reduced */
+    uint64_t begin_ns, deadline_ns;
+    bool running, timed;  /* timed: a step has ended, so `times` are complete */
+    bool ending, summing; /* a reduction is ended in frames; sums of tied gradients have started */
+};
+
+CDP__PRIVATE const cdp_act *cdp__pipe_row(const cdp_pipeline *p, uint64_t row) {
+    return &p->table->acts[p->table->first[p->rank] + row];
+}
+
+/* ---- errors ---- */
+
+/* The first row of a rank that it is not known to have run. */
+CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, uint32_t suspect) {
+    const cdp__pipe_table *t = p->table;
+    uint64_t *known = (uint64_t *)cdp__pipe_alloc(p->os, t->ranks * sizeof *known);
+    if (!known) return;
+    known[p->rank] = p->at;
+    cdp__pipe_spread_known(t, known);
+    const uint64_t row = known[suspect];
+    if (t->first[suspect] + row < t->first[suspect + 1]) {
+        const cdp_act *a = &t->acts[t->first[suspect] + row];
+        cdp__text_add(text, "; rank %u (stage %u) is not known to have done more than before ",
+            suspect, (unsigned)a->stage);
+        cdp__pipe_add_act(text, a);
+        cdp__text_add(text, ", micro-batch %u", a->micro);
+    }
+    cdp__pipe_free(p->os, known);
+}
+
+/* Ranks that wait for this one in the other groups of the step are told why it does not come. */
+CDP__PRIVATE void cdp__pipe_abort_others(cdp_pipeline *p, const char *why) {
+    if (p->tie) cdp_group_abort(p->tie, why);
+#ifndef CDP_NO_DDP
+    for (uint32_t i = 0; i < p->stage_count && !p->table->forward_only; ++i)
+        if (p->stages[i].ddp) cdp_group_abort(cdp_ddp_group(p->stages[i].ddp), why);
+#endif
+}
+
+/* Communication has failed while this rank was at a row. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[300];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    const uint32_t suspect =
+        was.peer < 0 ? UINT32_MAX : cdp_rank_of_world(p->desc.group, (uint32_t)was.peer);
+    p->running = false;
+    if (p->at < p->rows) {
+        cdp__text_add(&text, "stage %u at ", (unsigned)cdp__pipe_row(p, p->at)->stage);
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", micro-batch %u", cdp__pipe_row(p, p->at)->micro);
+    } else {
+        cdp__text_add(&text, "after its last row");
+    }
+    if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
+    cdp__pipe_abort_others(p, was.text);
+    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
+}
+
+/* A callback has returned an error: all ranks end. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
+    cdp_pipeline *p, const cdp_act *a, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[200];
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
+    cdp__pipe_add_act(&text, a);
+    cdp__text_add(
+        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    cdp__pipe_abort_others(p, room);
+    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
+    char room[160];
+    uint32_t peer = UINT32_MAX;
+    cdp__text text = cdp__text_of(room, sizeof room);
+    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
+    if (p->at < p->rows) {
+        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
+        cdp__text_add(&text, ", which waits in ");
+        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
+        if (from != CDP__PIPE_NONE) {
+            cdp__text_add(&text, " for ");
+            cdp__pipe_add_act(&text, &p->table->acts[from]);
+            peer = p->table->place[p->table->acts[from].stage];
+            cdp__text_add(&text, " of rank %u", peer);
+        }
+    }
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    cdp__pipe_abort_others(p, room);
+    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
+    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
+}
+
+/* Has a work ended? `wait`: not before it has, or the deadline is over. */
+CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
+    cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
+    while (st == CDP_PENDING) {
+        uint64_t left_ms = CDP_NO_TIMEOUT;
+        if (p->deadline_ns != UINT64_MAX) {
+            const uint64_t now = p->os->now_ns(p->os->user);
+            if (now >= p->deadline_ns) return cdp__pipe_late(p);
+            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
+        }
+        if (!wait) return CDP_PENDING;
+        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
+                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
+    }
+    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
+}
+
+/* ---- >>pipeline/reduce: gradients that other ranks hold, too; losses ------------------------- */
+
+/* Knows: the ddp of a stage, the group of the first and the last stage. Promises: reductions start
+   when the last micro-batch has passed, and all of them have ended when the step ends. */
+
+/* ---- tied gradients ---- */
+
+/* `stages`: the `own` ones of `rank`, complete. */
+CDP__PRIVATE cdp_status cdp__pipe_check_tied(
+    const cdp__pipe_table *t, const cdp_pipe_stage *stages, uint32_t own, uint32_t rank) {
+    uint32_t local = 0;
+    for (uint32_t s = 0; s < t->stages; ++s) {
+        if (t->place[s] != rank) continue;
+        const cdp_pipe_stage *k = &stages[local++];
+        if (k->tied_count && s && s + 1 < t->stages)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_pipeline_create: stage %u has tied gradients; only the first stage and the "
+                "last one can",
+                s);
+        for (uint32_t i = 0; i < k->tied_count; ++i)
+            if (!k->tied || !k->tied[i].grad)
+                return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                    "cdp_pipeline_create: tied gradient %u of stage %u is NULL", i, s);
+    }
+    if (own < 2 || t->place[0] != rank || t->place[t->stages - 1] != rank) return CDP_OK;
+    const cdp_pipe_stage *first = &stages[0], *last = &stages[own - 1];
+    for (uint32_t i = 0; i < first->tied_count && i < last->tied_count; ++i)
+        if (first->tied[i].grad != last->tied[i].grad)
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_pipeline_create: tied gradient %u has two memories on one rank: stages 0 and "
+                "%u must add to the same one",
+                i, t->stages - 1);
+    return CDP_OK;
+}
+
+/* The group of the first and the last stage, where they are on two ranks. */
+CDP__PRIVATE cdp_status cdp__pipe_open_tie(cdp_pipeline *p) {
+    uint32_t ranks[2];
+    ranks[0] = p->table->place[0];
+    ranks[1] = p->table->place[p->table->stages - 1];
+    if (p->table->forward_only || ranks[0] == ranks[1]) return CDP_OK;
+    if (p->rank != ranks[0] && p->rank != ranks[1]) return CDP_OK;
+    p->holder = &p->stages[p->rank == ranks[0] ? 0 : p->stage_count - 1];
+    if (!p->holder->tied_count) p->holder = NULL;
+    if (!p->holder) return CDP_OK;
+    const uint64_t bytes = p->holder->tied_count * sizeof *p->tied;
+    p->tied = (cdp_work *)cdp__pipe_alloc(p->os, bytes);
+    if (!p->tied) return cdp__pipe_nomem("cdp_pipeline_create", bytes);
+#ifdef CDP_NO_GROUPS
+    return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+        "cdp_pipeline_create: tied gradients need what CDP_NO_GROUPS leaves out");
+#else
+    return cdp_group_new(p->desc.group, ranks, 2, &p->tie);
+#endif
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_sum_tied(cdp_pipeline *p) {
+    cdp_status st = CDP_OK;
+    if (p->summing || !p->holder) return CDP_OK;
+    p->summing = true;
+    for (uint32_t i = 0; i < p->holder->tied_count && st == CDP_OK; ++i) {
+        const cdp_pipe_tied *k = &p->holder->tied[i];
+        st = cdp_allreduce_async(
+            p->tie, NULL, k->grad, k->count, k->dtype, CDP_REDUCE_SUM, &p->tied[i]);
+    }
+    return st;
+}
+
+/* ---- copies of a stage ---- */
+
+CDP__PRIVATE bool cdp__pipe_has_copies(const cdp_pipe_stage *s) {
+#ifdef CDP_NO_DDP
+    (void)s;
+    return false;
+#else
+    return s->ddp != NULL;
+#endif
+}
+
+/* Before the last row of a stage. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_begin(const cdp_pipe_stage *s) {
+#ifndef CDP_NO_DDP
+    if (s->ddp) return cdp_ddp_backward_begin(s->ddp);
+#endif
+    (void)s;
+    return CDP_OK;
+}
+
+/* After it: what can travel already does. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_ready(cdp_pipeline *p, const cdp_pipe_stage *s) {
+    cdp_status st = CDP_OK;
+#ifndef CDP_NO_DDP
+    uint32_t i = s->ddp && !s->marks ? cdp_ddp_param_count(s->ddp) : 0;
+    while (i-- > 0 && st == CDP_OK)
+        st = cdp_ddp_ready(s->ddp, i);
+#endif
+    return st == CDP_OK && s == p->holder && !cdp__pipe_has_copies(s) ? cdp__pipe_sum_tied(p) : st;
+}
+
+/* The end of the pass of a stage. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_stage(
+    cdp_pipeline *p, const cdp_pipe_stage *s, bool wait) {
+#ifndef CDP_NO_DDP
+#ifndef CDP_NO_FRAMES
+    if (!wait) {
+        const cdp_status st = p->ending ? CDP_OK : cdp_ddp_backward_end_start(s->ddp);
+        p->ending = true;
+        return st == CDP_OK ? cdp_ddp_poll(s->ddp, 0) : st;
+    }
+#endif
+    return cdp_ddp_backward_end(s->ddp);
+#else
+    (void)s;
+#endif
+    (void)p;
+    (void)wait;
+    return CDP_OK;
+}
+
+/* All ranks of the pipeline end: gradients of a stage of this one are not what they should be. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_unreduced(cdp_pipeline *p, cdp_status st) {
+    const cdp_error was = *cdp_last_error();
+    char room[300];
+    cdp__format(
+        room, sizeof room, "the gradients of rank %u could not be reduced: %s", p->rank, was.text);
+    p->running = false;
+    cdp_group_abort(p->desc.group, room);
+    cdp__pipe_abort_others(p, room);
+    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s", room);
+}
+
+/* After the last row of this rank. */
+CDP__PRIVATE cdp_status cdp__pipe_reduce_end(cdp_pipeline *p, bool wait) {
+    cdp_status st;
+    if (p->table->forward_only) return CDP_OK;
+    for (; p->reduced < p->stage_count; ++p->reduced) {
+        const cdp_pipe_stage *s = &p->stages[p->reduced];
+        st = cdp__pipe_has_copies(s) ? cdp__pipe_reduce_stage(p, s, wait) : CDP_OK;
+        if (st == CDP_PENDING) return st;
+        if (st != CDP_OK) return cdp__pipe_unreduced(p, st);
+        p->ending = false;
+    }
+    st = cdp__pipe_sum_tied(p);
+    if (st != CDP_OK) return cdp__pipe_unreduced(p, st);
+    for (uint32_t i = 0; p->holder && i < p->holder->tied_count && st == CDP_OK; ++i)
+        st = cdp__pipe_wait(p, p->tied[i], wait);
+    return st;
+}
+
+/* ---- losses ---- */
+
+CDP_API cdp_status cdp_pipeline_losses(cdp_pipeline *pipeline, double *each, double *sum) {
+    const cdp_pipeline *p = pipeline;
+    if (sum) *sum = 0;
+    if (!p || !sum) return cdp__pipe_missing("cdp_pipeline_losses", p ? "sum" : "pipeline");
+    if (p->running)
+        return cdp_error_set(
+            CDP_ERR_STATE, -1, 0, "cdp_pipeline_losses: a step is running: poll it");
+    const cdp__pipe_table *t = p->table;
+    const cdp_status st =
+        cdp_broadcast(p->desc.group, p->losses, t->micros, CDP_DTYPE_F64, t->place[t->stages - 1]);
+    for (uint32_t i = 0; i < t->micros && st == CDP_OK; ++i) {
+        *sum += p->losses[i];
+        if (each) each[i] = p->losses[i];
+    }
+    return st;
 }
 
 /* ---- >>pipeline/driver: a step: rows of this rank, one after the other ----------------------- */
@@ -1928,27 +3036,7 @@ CDP__PRIVATE cdp_status cdp__pipe_meet(
 
 #define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
 
-struct cdp_pipeline {
-    cdp_pipeline_desc desc;
-    const cdp_os *os;
-    const cdp__pipe_table *table;
-    uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
-    cdp_pipe_stage *stages;
-    uint32_t *local;                  /* of each stage: its number on this rank */
-    uint32_t *slots;                  /* of each cell */
-    void **pointers;                  /* see cdp__pipe_list() */
-    uint8_t *memory;                  /* of tensors that the program brings no memory for */
-    cdp_work *receives, *sends;       /* `widest` for each row */
-    uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
-    uint64_t deadline_ns;
-    bool running;
-};
-
 /* ---- memory ---- */
-
-CDP__PRIVATE const cdp_act *cdp__pipe_row(const cdp_pipeline *p, uint64_t row) {
-    return &p->table->acts[p->table->first[p->rank] + row];
-}
 
 /* The pointers of a role of a micro-batch of a stage of this rank. */
 CDP__PRIVATE void **cdp__pipe_list(
@@ -2082,11 +3170,21 @@ CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_pipeline_create: this rank has %u stages, desc.stage_count is %u", own,
             d->stage_count);
+    const cdp_status st = cdp__pipe_check_tied(t, d->stages, own, rank);
+    if (st != CDP_OK) return st;
     if (cdp__pipe_cells(t) * 2 + d->tag > INT32_MAX)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_pipeline_create: tags beyond 31 bits: %u stages x %u micro-batches from tag %u on",
             t->stages, t->micros, d->tag);
     return CDP_OK;
+}
+
+/* The first row of each stage of this rank, and the last one. */
+CDP__PRIVATE void cdp__pipe_find_turns(cdp_pipeline *p) {
+    for (uint64_t row = p->rows; row-- > 0;)
+        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage]] = row;
+    for (uint64_t row = 0; row < p->rows; ++row)
+        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage] + 1] = row;
 }
 
 CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_desc *d) {
@@ -2102,18 +3200,23 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, d->stage_count * sizeof *p->stages);
     p->local = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->local);
     p->slots = (uint32_t *)cdp__pipe_alloc(p->os, cdp__pipe_cells(t) * sizeof *p->slots);
+    p->turns = (uint64_t *)cdp__pipe_alloc(p->os, 2ull * d->stage_count * sizeof *p->turns);
     p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
     p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
     p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
+    p->losses = (double *)cdp__pipe_alloc(p->os, t->micros * sizeof *p->losses);
+    p->times = (uint64_t *)cdp__pipe_alloc(p->os, 2 * p->rows * sizeof *p->times);
     live = (bool *)cdp__pipe_alloc(p->os, p->rows + 1);
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
-    if (!dealt || !p->stages || !p->local || !p->slots || !p->pointers || !p->receives || !p->sends)
+    if (!dealt || !p->stages || !p->local || !p->slots || !p->turns || !p->pointers || !p->receives
+        || !p->sends || !p->times || !p->losses)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
     if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
         if (t->place[s] == p->rank) p->local[s] = own++;
+    cdp__pipe_find_turns(p);
     (void)cdp__pipe_place_all(p, &used);
     p->memory = (uint8_t *)cdp__pipe_alloc(p->os, used + 64);
     if (!p->memory) return cdp__pipe_nomem("cdp_pipeline_create", used);
@@ -2127,6 +3230,11 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p->stages);
     cdp__pipe_free(os, p->local);
     cdp__pipe_free(os, p->slots);
+    cdp_group_destroy(p->tie);
+    cdp__pipe_free(os, p->tied);
+    cdp__pipe_free(os, p->losses);
+    cdp__pipe_free(os, p->turns);
+    cdp__pipe_free(os, p->times);
     cdp__pipe_free(os, p->pointers);
     cdp__pipe_free(os, p->memory);
     cdp__pipe_free(os, p->receives);
@@ -2134,13 +3242,16 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p);
 }
 
-/* What this rank says of the edges of its stages: two words for each stage of all. */
+/* What this rank says of the edges of its stages: two words for each stage of all, and two
+   for tied gradients. */
 CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
     for (uint32_t s = 0; s < p->table->stages; ++s) {
         if (p->table->place[s] != p->rank) continue;
         const cdp_pipe_stage *k = &p->stages[p->local[s]];
         hashes[2 * s] = cdp__pipe_edge_hash(k->in, k->in_count);
         hashes[2 * s + 1] = cdp__pipe_edge_hash(k->out, k->out_count);
+        if (!s) hashes[2 * p->table->stages] = cdp__pipe_tied_hash(k);
+        if (s + 1 == p->table->stages) hashes[2 * s + 3] = cdp__pipe_tied_hash(k);
     }
 }
 
@@ -2152,7 +3263,7 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
             "cdp_pipeline_create", desc->group ? "desc.schedule" : "desc.group");
     const cdp_os *os = desc->schedule->os;
     const cdp__pipe_table *t = &desc->schedule->table;
-    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, 2ull * t->stages * sizeof *hashes);
+    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, (2ull * t->stages + 2) * sizeof *hashes);
     cdp_pipeline *p = (cdp_pipeline *)cdp__pipe_alloc(os, sizeof *p);
     cdp_status st = cdp__pipe_check_desc(desc);
     if (!hashes || !p) st = cdp__pipe_nomem("cdp_pipeline_create", sizeof *p);
@@ -2168,6 +3279,7 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
     }
     st = cdp__pipe_meet(desc, st, hashes);
     cdp__pipe_free(os, hashes);
+    if (st == CDP_OK) st = cdp__pipe_open_tie(p);
     if (st == CDP_OK) {
         *out = p;
     } else if (p) {
@@ -2175,82 +3287,6 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
         cdp_pipeline_destroy(p);
     }
     return st;
-}
-
-/* ---- errors ---- */
-
-/* The first row of a rank that it is not known to have run. */
-CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, uint32_t suspect) {
-    const cdp__pipe_table *t = p->table;
-    uint64_t *known = (uint64_t *)cdp__pipe_alloc(p->os, t->ranks * sizeof *known);
-    if (!known) return;
-    known[p->rank] = p->at;
-    cdp__pipe_spread_known(t, known);
-    const uint64_t row = known[suspect];
-    if (t->first[suspect] + row < t->first[suspect + 1]) {
-        const cdp_act *a = &t->acts[t->first[suspect] + row];
-        cdp__text_add(text, "; rank %u (stage %u) is not known to have done more than before ",
-            suspect, (unsigned)a->stage);
-        cdp__pipe_add_act(text, a);
-        cdp__text_add(text, ", micro-batch %u", a->micro);
-    }
-    cdp__pipe_free(p->os, known);
-}
-
-/* Communication has failed while this rank was at a row. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status st) {
-    const cdp_error was = *cdp_last_error();
-    char room[300];
-    cdp__text text = cdp__text_of(room, sizeof room);
-    const uint32_t suspect =
-        was.peer < 0 ? UINT32_MAX : cdp_rank_of_world(p->desc.group, (uint32_t)was.peer);
-    p->running = false;
-    if (p->at < p->rows) {
-        cdp__text_add(&text, "stage %u at ", (unsigned)cdp__pipe_row(p, p->at)->stage);
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", micro-batch %u", cdp__pipe_row(p, p->at)->micro);
-    } else {
-        cdp__text_add(&text, "after its last row");
-    }
-    if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
-    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
-}
-
-/* A callback has returned an error: all ranks end. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
-    cdp_pipeline *p, const cdp_act *a, cdp_status st) {
-    const cdp_error was = *cdp_last_error();
-    char room[200];
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
-    cdp__pipe_add_act(&text, a);
-    cdp__text_add(
-        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
-}
-
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
-    char room[160];
-    uint32_t peer = UINT32_MAX;
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
-    if (p->at < p->rows) {
-        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", which waits in ");
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        if (from != CDP__PIPE_NONE) {
-            cdp__text_add(&text, " for ");
-            cdp__pipe_add_act(&text, &p->table->acts[from]);
-            peer = p->table->place[p->table->acts[from].stage];
-            cdp__text_add(&text, " of rank %u", peer);
-        }
-    }
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
-    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
 }
 
 /* ---- a step ---- */
@@ -2288,23 +3324,6 @@ CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool rece
     return CDP_OK;
 }
 
-/* Has a work ended? `wait`: not before it has, or the deadline is over. */
-CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
-    cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
-    while (st == CDP_PENDING) {
-        uint64_t left_ms = CDP_NO_TIMEOUT;
-        if (p->deadline_ns != UINT64_MAX) {
-            const uint64_t now = p->os->now_ns(p->os->user);
-            if (now >= p->deadline_ns) return cdp__pipe_late(p);
-            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
-        }
-        if (!wait) return CDP_PENDING;
-        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
-                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
-    }
-    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
-}
-
 CDP__PRIVATE cdp_status cdp__pipe_wait_row(
     cdp_pipeline *p, cdp_work *list, uint64_t row, bool wait) {
     cdp_work *works = cdp__pipe_works(p, list, row);
@@ -2318,19 +3337,15 @@ CDP__PRIVATE cdp_status cdp__pipe_wait_row(
 CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     const cdp_act *a = cdp__pipe_row(p, row);
     const cdp_pipe_stage *s = &p->stages[p->local[a->stage]];
-    const uint64_t here = p->table->first[p->rank] + row;
+    const uint64_t *turns = &p->turns[2 * p->local[a->stage]];
     cdp_pipe_fn *call = s->forward;
     cdp_pipe_micro m;
     m.kind = (cdp_act_kind)a->kind;
     m.stage = a->stage;
     m.micro = a->micro;
     m.slot = p->slots[cdp__pipe_cell(p->table, a->stage, a->micro)];
-    m.first = m.last = true;
-    for (uint64_t i = p->table->first[p->rank]; i < p->table->first[p->rank + 1]; ++i) {
-        if (i == here || p->table->acts[i].stage != a->stage) continue;
-        if (i < here) m.first = false;
-        if (i > here) m.last = false;
-    }
+    m.first = turns[0] == row;
+    m.last = turns[1] == row;
     m.in = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_IN);
     m.out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_OUT);
     m.grad_out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_GRAD_OUT);
@@ -2338,7 +3353,13 @@ CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     if (a->kind == CDP_ACT_B) call = s->backward;
     if (a->kind == CDP_ACT_I) call = s->backward_input;
     if (a->kind == CDP_ACT_W) call = s->backward_weights;
-    const cdp_status st = call(s->user, &m);
+    m.loss = a->stage + 1u == p->table->stages ? &p->losses[a->micro] : NULL;
+    const bool closes = m.last && !p->table->forward_only;
+    cdp_status st = closes ? cdp__pipe_reduce_begin(s) : CDP_OK;
+    p->times[2 * row] = p->os->now_ns(p->os->user);
+    if (st == CDP_OK) st = call(s->user, &m);
+    p->times[2 * row + 1] = p->os->now_ns(p->os->user);
+    if (st == CDP_OK && closes) st = cdp__pipe_reduce_ready(p, s);
     return st == CDP_OK ? CDP_OK : cdp__pipe_threw(p, a, st);
 }
 
@@ -2376,7 +3397,11 @@ CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
         st = cdp__pipe_wait_row(p, p->sends, p->ended, wait);
         if (st == CDP_OK) ++p->ended;
     }
-    if (st == CDP_OK) p->running = false;
+    if (st == CDP_OK) st = cdp__pipe_reduce_end(p, wait);
+    if (st == CDP_OK) {
+        p->running = false;
+        p->timed = true;
+    }
     return st;
 }
 
@@ -2385,12 +3410,17 @@ CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
     if (p->running)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
     const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
+    p->begin_ns = p->os->now_ns(p->os->user);
     p->deadline_ns = UINT64_MAX;
-    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->os->now_ns(p->os->user) + ms * 1000000ull;
+    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->begin_ns + ms * 1000000ull;
     p->at = p->posted = p->ended = 0;
+    p->reduced = 0;
+    p->ending = p->summing = false;
+    memset(p->losses, 0, (size_t)(p->table->micros * sizeof *p->losses));
     memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
     memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
     p->running = true;
+    p->timed = false;
     return CDP_OK;
 }
 
@@ -2413,5 +3443,83 @@ CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us)
     return cdp__pipe_go_on(pipeline, false);
 }
 #endif
+
+/* ---- >>pipeline/clocks: when the rows of all ranks ran, on one clock ------------------------- */
+
+/* Knows: messages to and fro. Promises: where all ranks read the same clock, times are not changed
+   by comparing. */
+
+#define CDP__PIPE_TURNS 8u
+
+CDP__PRIVATE uint64_t cdp__pipe_now(const cdp_pipeline *p) {
+    return p->os->now_ns(p->os->user);
+}
+
+/* What to add to the clock of this rank, modulo 2^64, to get that of rank 0: collective. Nothing,
+   if rank 0 always read its clock between two readings here. */
+CDP__PRIVATE cdp_status cdp__pipe_compare_clock(cdp_pipeline *p, uint64_t *add) {
+    cdp_group *g = p->desc.group;
+    uint64_t best = UINT64_MAX, there = 0;
+    bool same = true;
+    *add = 0;
+    for (uint32_t r = 1; r < p->table->ranks; ++r) {
+        for (uint32_t i = 0; i < CDP__PIPE_TURNS && (p->rank == 0 || p->rank == r); ++i) {
+            const uint32_t peer = p->rank ? 0 : r;
+            cdp_status st = CDP_OK;
+            const uint64_t from = cdp__pipe_now(p);
+            if (p->rank) st = cdp_send(g, &from, 1, CDP_DTYPE_U64, peer, p->desc.tag);
+            if (st == CDP_OK) st = cdp_recv(g, &there, 1, CDP_DTYPE_U64, peer, p->desc.tag);
+            if (p->rank == 0) there = cdp__pipe_now(p);
+            if (st == CDP_OK && p->rank == 0)
+                st = cdp_send(g, &there, 1, CDP_DTYPE_U64, peer, p->desc.tag);
+            if (st != CDP_OK) return st;
+            const uint64_t took = cdp__pipe_now(p) - from;
+            if (there - from > took) same = false;
+            if (took >= best) continue;
+            best = took;
+            *add = there - (from + took / 2);
+        }
+    }
+    if (same || p->rank == 0) *add = 0;
+    return CDP_OK;
+}
+
+/* The times of the rows of all ranks, one rank after the other. */
+CDP__PRIVATE cdp_status cdp__pipe_tell_times(
+    cdp_pipeline *p, uint64_t zero, const cdp_pipe_times *out) {
+    const cdp__pipe_table *t = p->table;
+    for (uint64_t row = 0; row < p->rows; ++row) {
+        const uint64_t at = t->first[p->rank] + row;
+        out->start_us[at] = (double)(p->times[2 * row] - zero) / 1e3;
+        out->end_us[at] = (double)(p->times[2 * row + 1] - zero) / 1e3;
+    }
+    for (uint32_t r = 0; r < t->ranks; ++r) {
+        const uint64_t at = t->first[r], rows = t->first[r + 1] - at;
+        cdp_status st = cdp_broadcast(p->desc.group, out->start_us + at, rows, CDP_DTYPE_F64, r);
+        if (st == CDP_OK)
+            st = cdp_broadcast(p->desc.group, out->end_us + at, rows, CDP_DTYPE_F64, r);
+        if (st != CDP_OK) return st;
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_times *out) {
+    cdp_pipeline *p = pipeline;
+    uint64_t ready, add, begin;
+    if (!p) return cdp__pipe_missing("cdp_pipeline_times", "pipeline");
+    if (!out || !out->start_us || !out->end_us)
+        return cdp__pipe_missing("cdp_pipeline_times", "out, out->start_us or out->end_us");
+    ready = p->timed && !p->running;
+    cdp_status st = cdp_allreduce(p->desc.group, NULL, &ready, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
+    if (st != CDP_OK) return st;
+    if (!ready)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_pipeline_times: a rank has not ended a step yet: call cdp_pipeline_step first");
+    st = cdp__pipe_compare_clock(p, &add);
+    if (st != CDP_OK) return st;
+    begin = p->begin_ns + add;
+    st = cdp_allreduce(p->desc.group, NULL, &begin, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
+    return st == CDP_OK ? cdp__pipe_tell_times(p, begin - add, out) : st;
+}
 
 #endif /* CDP_PIPELINE_IMPL_INCLUDED */

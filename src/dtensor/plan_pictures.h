@@ -9,6 +9,7 @@
 #include "../base/types_api.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
+#include "../text/svg.h"
 #include "layout_api.h"
 #include "plan_api.h"
 #include "kit.h"
@@ -295,7 +296,7 @@ CDP_API uint64_t cdp_plan_draw(
     if (format == CDP_DRAW_JSON) {
         cdp__dt_plan_json(&f);
     } else if (format == CDP_DRAW_SVG) {
-        cdp__dt_svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
+        cdp__svg_begin(&t, 640, 70 + p->info.steps * (24 * p->nodes + 40));
         cdp__text_add(&t, "<text x=\"10\" y=\"18\">");
         cdp__dt_plan_head(&t, p);
         cdp__text_add(&t, "</text>\n<text class=\"thin\" x=\"10\" y=\"36\">");

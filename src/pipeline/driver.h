@@ -21,31 +21,13 @@
 #include "rules.h"
 #include "schedule.h"
 #include "places.h"
+#include "state.h"
+#include "reduce.h"
 #include "meet.h"
 
 #define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
 
-struct cdp_pipeline {
-    cdp_pipeline_desc desc;
-    const cdp_os *os;
-    const cdp__pipe_table *table;
-    uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
-    cdp_pipe_stage *stages;
-    uint32_t *local;                  /* of each stage: its number on this rank */
-    uint32_t *slots;                  /* of each cell */
-    void **pointers;                  /* see cdp__pipe_list() */
-    uint8_t *memory;                  /* of tensors that the program brings no memory for */
-    cdp_work *receives, *sends;       /* `widest` for each row */
-    uint64_t rows, at, posted, ended; /* rows; the next one; receives started; sends that ended */
-    uint64_t deadline_ns;
-    bool running;
-};
-
 /* ---- memory ---- */
-
-CDP__PRIVATE const cdp_act *cdp__pipe_row(const cdp_pipeline *p, uint64_t row) {
-    return &p->table->acts[p->table->first[p->rank] + row];
-}
 
 /* The pointers of a role of a micro-batch of a stage of this rank. */
 CDP__PRIVATE void **cdp__pipe_list(
@@ -179,11 +161,21 @@ CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_pipeline_create: this rank has %u stages, desc.stage_count is %u", own,
             d->stage_count);
+    const cdp_status st = cdp__pipe_check_tied(t, d->stages, own, rank);
+    if (st != CDP_OK) return st;
     if (cdp__pipe_cells(t) * 2 + d->tag > INT32_MAX)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_pipeline_create: tags beyond 31 bits: %u stages x %u micro-batches from tag %u on",
             t->stages, t->micros, d->tag);
     return CDP_OK;
+}
+
+/* The first row of each stage of this rank, and the last one. */
+CDP__PRIVATE void cdp__pipe_find_turns(cdp_pipeline *p) {
+    for (uint64_t row = p->rows; row-- > 0;)
+        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage]] = row;
+    for (uint64_t row = 0; row < p->rows; ++row)
+        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage] + 1] = row;
 }
 
 CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_desc *d) {
@@ -199,18 +191,23 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, d->stage_count * sizeof *p->stages);
     p->local = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->local);
     p->slots = (uint32_t *)cdp__pipe_alloc(p->os, cdp__pipe_cells(t) * sizeof *p->slots);
+    p->turns = (uint64_t *)cdp__pipe_alloc(p->os, 2ull * d->stage_count * sizeof *p->turns);
     p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
     p->receives = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->receives);
     p->sends = (cdp_work *)cdp__pipe_alloc(p->os, p->rows * p->widest * sizeof *p->sends);
+    p->losses = (double *)cdp__pipe_alloc(p->os, t->micros * sizeof *p->losses);
+    p->times = (uint64_t *)cdp__pipe_alloc(p->os, 2 * p->rows * sizeof *p->times);
     live = (bool *)cdp__pipe_alloc(p->os, p->rows + 1);
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
-    if (!dealt || !p->stages || !p->local || !p->slots || !p->pointers || !p->receives || !p->sends)
+    if (!dealt || !p->stages || !p->local || !p->slots || !p->turns || !p->pointers || !p->receives
+        || !p->sends || !p->times || !p->losses)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
     if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
         if (t->place[s] == p->rank) p->local[s] = own++;
+    cdp__pipe_find_turns(p);
     (void)cdp__pipe_place_all(p, &used);
     p->memory = (uint8_t *)cdp__pipe_alloc(p->os, used + 64);
     if (!p->memory) return cdp__pipe_nomem("cdp_pipeline_create", used);
@@ -224,6 +221,11 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p->stages);
     cdp__pipe_free(os, p->local);
     cdp__pipe_free(os, p->slots);
+    cdp_group_destroy(p->tie);
+    cdp__pipe_free(os, p->tied);
+    cdp__pipe_free(os, p->losses);
+    cdp__pipe_free(os, p->turns);
+    cdp__pipe_free(os, p->times);
     cdp__pipe_free(os, p->pointers);
     cdp__pipe_free(os, p->memory);
     cdp__pipe_free(os, p->receives);
@@ -231,13 +233,16 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__pipe_free(os, p);
 }
 
-/* What this rank says of the edges of its stages: two words for each stage of all. */
+/* What this rank says of the edges of its stages: two words for each stage of all, and two
+   for tied gradients. */
 CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
     for (uint32_t s = 0; s < p->table->stages; ++s) {
         if (p->table->place[s] != p->rank) continue;
         const cdp_pipe_stage *k = &p->stages[p->local[s]];
         hashes[2 * s] = cdp__pipe_edge_hash(k->in, k->in_count);
         hashes[2 * s + 1] = cdp__pipe_edge_hash(k->out, k->out_count);
+        if (!s) hashes[2 * p->table->stages] = cdp__pipe_tied_hash(k);
+        if (s + 1 == p->table->stages) hashes[2 * s + 3] = cdp__pipe_tied_hash(k);
     }
 }
 
@@ -249,7 +254,7 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
             "cdp_pipeline_create", desc->group ? "desc.schedule" : "desc.group");
     const cdp_os *os = desc->schedule->os;
     const cdp__pipe_table *t = &desc->schedule->table;
-    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, 2ull * t->stages * sizeof *hashes);
+    uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, (2ull * t->stages + 2) * sizeof *hashes);
     cdp_pipeline *p = (cdp_pipeline *)cdp__pipe_alloc(os, sizeof *p);
     cdp_status st = cdp__pipe_check_desc(desc);
     if (!hashes || !p) st = cdp__pipe_nomem("cdp_pipeline_create", sizeof *p);
@@ -265,6 +270,7 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
     }
     st = cdp__pipe_meet(desc, st, hashes);
     cdp__pipe_free(os, hashes);
+    if (st == CDP_OK) st = cdp__pipe_open_tie(p);
     if (st == CDP_OK) {
         *out = p;
     } else if (p) {
@@ -272,82 +278,6 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
         cdp_pipeline_destroy(p);
     }
     return st;
-}
-
-/* ---- errors ---- */
-
-/* The first row of a rank that it is not known to have run. */
-CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, uint32_t suspect) {
-    const cdp__pipe_table *t = p->table;
-    uint64_t *known = (uint64_t *)cdp__pipe_alloc(p->os, t->ranks * sizeof *known);
-    if (!known) return;
-    known[p->rank] = p->at;
-    cdp__pipe_spread_known(t, known);
-    const uint64_t row = known[suspect];
-    if (t->first[suspect] + row < t->first[suspect + 1]) {
-        const cdp_act *a = &t->acts[t->first[suspect] + row];
-        cdp__text_add(text, "; rank %u (stage %u) is not known to have done more than before ",
-            suspect, (unsigned)a->stage);
-        cdp__pipe_add_act(text, a);
-        cdp__text_add(text, ", micro-batch %u", a->micro);
-    }
-    cdp__pipe_free(p->os, known);
-}
-
-/* Communication has failed while this rank was at a row. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status st) {
-    const cdp_error was = *cdp_last_error();
-    char room[300];
-    cdp__text text = cdp__text_of(room, sizeof room);
-    const uint32_t suspect =
-        was.peer < 0 ? UINT32_MAX : cdp_rank_of_world(p->desc.group, (uint32_t)was.peer);
-    p->running = false;
-    if (p->at < p->rows) {
-        cdp__text_add(&text, "stage %u at ", (unsigned)cdp__pipe_row(p, p->at)->stage);
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", micro-batch %u", cdp__pipe_row(p, p->at)->micro);
-    } else {
-        cdp__text_add(&text, "after its last row");
-    }
-    if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
-    return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
-}
-
-/* A callback has returned an error: all ranks end. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
-    cdp_pipeline *p, const cdp_act *a, cdp_status st) {
-    const cdp_error was = *cdp_last_error();
-    char room[200];
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
-    cdp__pipe_add_act(&text, a);
-    cdp__text_add(
-        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
-}
-
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
-    char room[160];
-    uint32_t peer = UINT32_MAX;
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
-    if (p->at < p->rows) {
-        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", which waits in ");
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        if (from != CDP__PIPE_NONE) {
-            cdp__text_add(&text, " for ");
-            cdp__pipe_add_act(&text, &p->table->acts[from]);
-            peer = p->table->place[p->table->acts[from].stage];
-            cdp__text_add(&text, " of rank %u", peer);
-        }
-    }
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
-    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
 }
 
 /* ---- a step ---- */
@@ -385,23 +315,6 @@ CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool rece
     return CDP_OK;
 }
 
-/* Has a work ended? `wait`: not before it has, or the deadline is over. */
-CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
-    cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
-    while (st == CDP_PENDING) {
-        uint64_t left_ms = CDP_NO_TIMEOUT;
-        if (p->deadline_ns != UINT64_MAX) {
-            const uint64_t now = p->os->now_ns(p->os->user);
-            if (now >= p->deadline_ns) return cdp__pipe_late(p);
-            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
-        }
-        if (!wait) return CDP_PENDING;
-        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
-                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
-    }
-    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
-}
-
 CDP__PRIVATE cdp_status cdp__pipe_wait_row(
     cdp_pipeline *p, cdp_work *list, uint64_t row, bool wait) {
     cdp_work *works = cdp__pipe_works(p, list, row);
@@ -415,19 +328,15 @@ CDP__PRIVATE cdp_status cdp__pipe_wait_row(
 CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     const cdp_act *a = cdp__pipe_row(p, row);
     const cdp_pipe_stage *s = &p->stages[p->local[a->stage]];
-    const uint64_t here = p->table->first[p->rank] + row;
+    const uint64_t *turns = &p->turns[2 * p->local[a->stage]];
     cdp_pipe_fn *call = s->forward;
     cdp_pipe_micro m;
     m.kind = (cdp_act_kind)a->kind;
     m.stage = a->stage;
     m.micro = a->micro;
     m.slot = p->slots[cdp__pipe_cell(p->table, a->stage, a->micro)];
-    m.first = m.last = true;
-    for (uint64_t i = p->table->first[p->rank]; i < p->table->first[p->rank + 1]; ++i) {
-        if (i == here || p->table->acts[i].stage != a->stage) continue;
-        if (i < here) m.first = false;
-        if (i > here) m.last = false;
-    }
+    m.first = turns[0] == row;
+    m.last = turns[1] == row;
     m.in = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_IN);
     m.out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_OUT);
     m.grad_out = cdp__pipe_list(p, a->stage, a->micro, CDP_PIPE_GRAD_OUT);
@@ -435,7 +344,13 @@ CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     if (a->kind == CDP_ACT_B) call = s->backward;
     if (a->kind == CDP_ACT_I) call = s->backward_input;
     if (a->kind == CDP_ACT_W) call = s->backward_weights;
-    const cdp_status st = call(s->user, &m);
+    m.loss = a->stage + 1u == p->table->stages ? &p->losses[a->micro] : NULL;
+    const bool closes = m.last && !p->table->forward_only;
+    cdp_status st = closes ? cdp__pipe_reduce_begin(s) : CDP_OK;
+    p->times[2 * row] = p->os->now_ns(p->os->user);
+    if (st == CDP_OK) st = call(s->user, &m);
+    p->times[2 * row + 1] = p->os->now_ns(p->os->user);
+    if (st == CDP_OK && closes) st = cdp__pipe_reduce_ready(p, s);
     return st == CDP_OK ? CDP_OK : cdp__pipe_threw(p, a, st);
 }
 
@@ -473,7 +388,11 @@ CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
         st = cdp__pipe_wait_row(p, p->sends, p->ended, wait);
         if (st == CDP_OK) ++p->ended;
     }
-    if (st == CDP_OK) p->running = false;
+    if (st == CDP_OK) st = cdp__pipe_reduce_end(p, wait);
+    if (st == CDP_OK) {
+        p->running = false;
+        p->timed = true;
+    }
     return st;
 }
 
@@ -482,12 +401,17 @@ CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
     if (p->running)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
     const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
+    p->begin_ns = p->os->now_ns(p->os->user);
     p->deadline_ns = UINT64_MAX;
-    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->os->now_ns(p->os->user) + ms * 1000000ull;
+    if (ms != CDP_NO_TIMEOUT) p->deadline_ns = p->begin_ns + ms * 1000000ull;
     p->at = p->posted = p->ended = 0;
+    p->reduced = 0;
+    p->ending = p->summing = false;
+    memset(p->losses, 0, (size_t)(p->table->micros * sizeof *p->losses));
     memset(p->receives, 0, (size_t)(p->rows * p->widest * sizeof *p->receives));
     memset(p->sends, 0, (size_t)(p->rows * p->widest * sizeof *p->sends));
     p->running = true;
+    p->timed = false;
     return CDP_OK;
 }
 

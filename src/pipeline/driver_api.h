@@ -6,6 +6,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../group/group_api.h"
+#include "../ddp/ddp_api.h"
 #include "schedule_api.h"
 
 /* A tensor that goes from a stage to the next one, and its gradient back: the same of each
@@ -34,11 +35,21 @@ typedef struct cdp_pipe_micro {
     bool first; /* of this stage in the step: its weights are needed from now on */
     bool last;  /* of this stage in the step: its gradients are complete after it */
     void *const *in, *const *out, *const *grad_out, *const *grad_in;
+    /* Forward of the last stage sets it to the loss of the micro-batch, which cdp_pipeline_losses()
+       brings to all ranks; 0 before. NULL at other stages. */
+    double *loss;
 } cdp_pipe_micro;
 
 /* Computes. An error ends the step on all ranks, with the text of cdp_last_error(). It may use
    other groups, but not the one of the pipeline. */
 typedef cdp_status cdp_pipe_fn(void *user, const cdp_pipe_micro *micro);
+
+/* A gradient that the first stage and the last one both hold, as of tied embeddings. */
+typedef struct cdp_pipe_tied {
+    void *grad; /* of this stage; host memory; the sum of both in the end */
+    uint64_t count;
+    cdp_dtype dtype;
+} cdp_pipe_tied;
 
 typedef struct cdp_pipe_stage {
     const cdp_pipe_edge *in, *out; /* the first stage has no in, the last one no out */
@@ -50,6 +61,22 @@ typedef struct cdp_pipe_stage {
        one rank IN and GRAD_OUT are not asked for: they are the other stage's OUT and GRAD_IN.
        (default: the pipeline's memory) */
     void *(*memory)(void *user, cdp_pipe_role role, uint32_t micro, uint32_t tensor);
+#ifndef CDP_NO_DDP
+    /* Copies of the stage on other ranks, in a group of their own: its gradients become their mean
+       in each step. The pass begins before the last backward of the stage; its buckets travel
+       while other rows compute, and the step ends when they have arrived. Backward adds to
+       cdp_ddp_grad(), which the program sets to zero before a step (default: no copies). */
+    cdp_ddp *ddp;
+    /* The last backward calls cdp_ddp_ready() or cdp_ddp_unused() for each parameter, so that
+       buckets leave earlier (default: the pipeline marks all of them after it) */
+    bool marks;
+#endif
+    /* Of the first stage and of the last one: gradients that become the sum of both in each step,
+       after the mean of .ddp. Lists of equal length; at the end both ranks have the same bits. Both
+       stages begin with equal values and make equal updates. Where they are on one rank (in a V),
+       both have the same memory (default: none) */
+    const cdp_pipe_tied *tied;
+    uint32_t tied_count;
     void *user;
 } cdp_pipe_stage;
 
@@ -92,5 +119,20 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us);
 #endif
+
+/* The losses of the last step on all ranks: each[micro] (NULL is allowed), and their sum in this
+   order. The program weighs them, as by the share of samples of a micro-batch. Collective over the
+   group of the pipeline, between steps. Errors: INVALID (NULL), STATE (a step is being polled),
+   those of the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_losses(
+    cdp_pipeline *pipeline, double *each, double *sum);
+
+/* When the rows of all ranks ran in the last step, on the clock of rank 0, from when the first rank
+   began; the same numbers on every rank. Clocks of other machines are compared by messages to and
+   fro: they are right within half of the fastest of eight; ranks of one machine have one clock.
+   Collective over the group of the pipeline, between steps. Errors: INVALID (NULL), STATE (on all
+   ranks: a rank has not ended a step yet, or is polling one), those of the group. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_times(
+    cdp_pipeline *pipeline, const cdp_pipe_times *out);
 
 #endif /* CDP_SRC_PIPELINE_DRIVER_API_H */

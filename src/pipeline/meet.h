@@ -57,6 +57,15 @@ CDP__PRIVATE uint64_t cdp__pipe_edge_hash(const cdp_pipe_edge *list, uint32_t co
     return count ? h | 1 : 0;
 }
 
+CDP__PRIVATE uint64_t cdp__pipe_tied_hash(const cdp_pipe_stage *s) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < s->tied_count; ++i) {
+        h = cdp__pipe_mix(h, s->tied[i].count);
+        h = cdp__pipe_mix(h, (uint64_t)s->tied[i].dtype);
+    }
+    return s->tied_count ? h | 1 : 0;
+}
+
 /* ---- which row differs ---- */
 
 /* Row i of the table of a rank in the order of its sending: ends of ranks, then rows. */
@@ -144,6 +153,11 @@ CDP__PRIVATE cdp_status cdp__pipe_check_edges(const cdp__pipe_table *t, const ui
                 "cdp_pipeline_create: the out of stage %u on rank %u is not the in of stage %u on "
                 "rank %u: numbers of tensors, counts or dtypes differ",
                 s, t->place[s], s + 1, t->place[s + 1]);
+    if (hashes[2 * t->stages] != hashes[2 * t->stages + 1])
+        return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)t->place[t->stages - 1], 0,
+            "cdp_pipeline_create: the tied gradients of stage 0 on rank %u are not those of stage "
+            "%u on rank %u: numbers, counts or dtypes differ",
+            t->place[0], t->stages - 1, t->place[t->stages - 1]);
     return CDP_OK;
 }
 
@@ -169,8 +183,8 @@ CDP__PRIVATE cdp_status cdp__pipe_meet(
         return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)refused, 0,
             "cdp_pipeline_create: rank %u refused: its error says why", refused);
     if (!same) return cdp__pipe_find_difference(d);
-    st = cdp_allreduce(
-        d->group, NULL, hashes, 2ull * d->schedule->table.stages, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    st = cdp_allreduce(d->group, NULL, hashes, 2ull * d->schedule->table.stages + 2, CDP_DTYPE_U64,
+        CDP_REDUCE_SUM);
     return st == CDP_OK ? cdp__pipe_check_edges(&d->schedule->table, hashes) : st;
 }
 

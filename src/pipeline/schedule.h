@@ -372,6 +372,19 @@ CDP__PRIVATE bool cdp__pipe_is_time(double us) {
     return us >= 0 && us < 1e300;
 }
 
+CDP__PRIVATE cdp_status cdp__pipe_check_costs(
+    const char *call, const cdp_schedule *schedule, const cdp_pipe_cost *each_stage) {
+    for (uint32_t s = 0; s < schedule->table.stages; ++s) {
+        const cdp_pipe_cost *c = &each_stage[s];
+        if (!cdp__pipe_is_time(c->f_us) || !cdp__pipe_is_time(c->i_us)
+            || !cdp__pipe_is_time(c->w_us) || !cdp__pipe_is_time(c->pair_us)
+            || !cdp__pipe_is_time(c->message_us))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "%s: each_stage[%u] has a time that is negative or no number", call, s);
+    }
+    return CDP_OK;
+}
+
 CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out) {
     cdp__pipe_walk w;
@@ -379,15 +392,8 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     if (!schedule) return cdp__pipe_missing("cdp_schedule_preview", "schedule");
     if (!each_stage || !out)
         return cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
-    for (uint32_t s = 0; s < schedule->table.stages; ++s) {
-        const cdp_pipe_cost *c = &each_stage[s];
-        if (!cdp__pipe_is_time(c->f_us) || !cdp__pipe_is_time(c->i_us)
-            || !cdp__pipe_is_time(c->w_us) || !cdp__pipe_is_time(c->pair_us)
-            || !cdp__pipe_is_time(c->message_us))
-            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-                "cdp_schedule_preview: each_stage[%u] has a time that is negative or no number", s);
-    }
-    const cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
+    cdp_status st = cdp__pipe_check_costs("cdp_schedule_preview", schedule, each_stage);
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
     if (st != CDP_OK) return st;
     cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
     k.cost = each_stage;
@@ -398,6 +404,28 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     out->bubble_us = out->step_us - out->work_us;
     out->bubble = out->work_us > 0 ? out->bubble_us / out->work_us : 0;
     cdp__pipe_count_messages(schedule, &w, out);
+    cdp__pipe_free(schedule->os, w.memory);
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule, const cdp_pipe_cost *each_stage,
+    bool early, const cdp_pipe_times *out) {
+    cdp__pipe_walk w;
+    if (!schedule) return cdp__pipe_missing("cdp_schedule_times", "schedule");
+    if (!each_stage || !out)
+        return cdp__pipe_missing("cdp_schedule_times", out ? "each_stage" : "out");
+    if (!out->start_us || !out->end_us)
+        return cdp__pipe_missing(
+            "cdp_schedule_times", out->start_us ? "out->end_us" : "out->start_us");
+    cdp_status st = cdp__pipe_check_costs("cdp_schedule_times", schedule, each_stage);
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_times", &w);
+    if (st != CDP_OK) return st;
+    cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
+    k.cost = each_stage;
+    k.early = early;
+    k.start = out->start_us;
+    k.end = out->end_us;
+    (void)cdp__pipe_run_rows(&k);
     cdp__pipe_free(schedule->os, w.memory);
     return CDP_OK;
 }

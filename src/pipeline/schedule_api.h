@@ -124,6 +124,53 @@ typedef struct cdp_pipe_preview {
 CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out);
 
+/* When rows run, in microseconds from the begin of the step: two arrays of the program, with an
+   entry for each row of all ranks (.rows of cdp_schedule_info), those of rank 0 first. */
+typedef struct cdp_pipe_times {
+    double *start_us, *end_us;
+} cdp_pipe_times;
+
+/* Fill them with what cdp_schedule_preview() computes. Both rows of a pair have the same times.
+   Local. Errors: as there. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule,
+    const cdp_pipe_cost *each_stage, bool early, const cdp_pipe_times *out);
+
+/* What a layer of a model costs for a micro-batch, in microseconds, and what it needs. */
+typedef struct cdp_pipe_layer {
+    double f_us, i_us, w_us; /* forward, backward of the input, of the weights */
+    double message_us;       /* of its result to another rank, where a stage ends behind it */
+    uint64_t weight_bytes;   /* always there: weights, gradients, state of the optimizer */
+    uint64_t kept_bytes;     /* of a micro-batch, from forward to backward */
+} cdp_pipe_layer;
+
+typedef struct cdp_pipe_choice_desc {
+    const cdp_pipe_layer *layers; /* in the order of forward */
+    uint32_t layer_count;         /* at least one for each rank, at most 1024 */
+    uint32_t ranks, micros;
+    uint32_t most_stages_per_rank; /* (default: 4) */
+    uint64_t memory_bytes;         /* of each rank (default: as much as needed) */
+    bool whole;       /* the program has no backward in halves: no schedules with I and W */
+    const cdp_os *os; /* whose memory it takes meanwhile (default: cdp_os_default()) */
+} cdp_pipe_choice_desc;
+
+typedef struct cdp_pipe_choice {
+    cdp_schedule_desc schedule;
+    uint32_t stages;
+    double step_us;        /* as cdp_schedule_preview() has it */
+    uint64_t memory_bytes; /* of the rank that needs most: weights, and what it keeps at its peak */
+} cdp_pipe_choice;
+
+/* Choose a built-in schedule, `ahead` of 1F1B included, and cut the layers into its stages, so that
+   a step is short and memory suffices. For each schedule the cut whose longest stage is shortest
+   (dynamic programming), then borders move by a layer while the step becomes shorter. Equally fast
+   ones: that with less memory. cuts[s] .. cuts[s + 1] - 1 are the layers of stage s; costs[s] (NULL
+   is allowed) what it costs, for the preview and its picture: ranks * most_stages_per_rank + 1
+   entries each, the caller's. Local, and the same on all ranks. Errors: INVALID, NOMEM, UNSUPPORTED
+   (numbers of layers; no schedule fits into memory_bytes: the text says how much the smallest one
+   needs). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_schedule_choose(
+    const cdp_pipe_choice_desc *desc, uint32_t *cuts, cdp_pipe_cost *costs, cdp_pipe_choice *out);
+
 /* How messages travel, for cdp_schedule_deadlock(). */
 typedef struct cdp_pipe_wire {
     bool blocking;    /* a rank stops at a send until its message is received or buffered */
@@ -148,5 +195,20 @@ typedef enum cdp_pipe_text {
    of the whole text without the zero; 0 for NULL. */
 CDP_API uint64_t cdp_schedule_text(
     const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room);
+
+/* How cdp_schedule_draw() writes. */
+typedef enum cdp_pipe_picture {
+    CDP_PIPE_PICTURE_TEXT = 0, /* ASCII, about 100 columns */
+    CDP_PIPE_PICTURE_SVG       /* readable on dark and on light pages */
+} cdp_pipe_picture;
+
+/* Draw a step: for each rank a line of the schedule on paper, and below it one of the step as it
+   ran, on the same scale. Then the longest times in which a rank waits, and for which action of
+   which rank it does; in SVG each of them says so. `paper` (of cdp_schedule_times()) or `ran` (of
+   cdp_pipeline_times()) may be NULL. Writes at most `room` bytes, a zero at the end among them;
+   `text` may be NULL. Returns the length of the whole text without the zero; 0 for NULL, for times
+   that are negative or no numbers, and out of memory. Local. */
+CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_times *paper,
+    const cdp_pipe_times *ran, cdp_pipe_picture format, char *text, uint64_t room);
 
 #endif /* CDP_SRC_PIPELINE_SCHEDULE_API_H */

@@ -55,7 +55,7 @@ static uint64_t input_of(const model *k, uint32_t micro, uint32_t tensor, uint64
 typedef struct part {
     model *k;
     cdp_group *group;
-    uint32_t stage, calls;
+    uint32_t stage, calls, rows;     /* callbacks of this step, and how many there will be */
     uint64_t *data[MICROS][TENSORS]; /* of the first stage */
     uint64_t *own[4][MICROS][TENSORS];
     bool firsts, lasts;
@@ -73,8 +73,13 @@ static uint64_t value(
     return s->k->weights[s->stage][t] * in[k][j % from->tensors[k].count] + j;
 }
 
+/* Once for each row. */
 static cdp_status trouble(part *s, const cdp_pipe_micro *m) {
     model *k = s->k;
+    if (s->group) {
+        T_EQ(s->calls == 0, m->first);
+        T_EQ(s->calls + 1 == s->rows, m->last);
+    }
     ++s->calls;
     if (m->stage != k->bad_stage || m->micro != k->bad_micro || m->kind != k->bad_kind)
         return CDP_OK;
@@ -253,7 +258,12 @@ static void part_close(part *s) {
 
 static void part_fill(part *s) {
     const border *b = &s->k->borders[0];
+    const cdp_act *acts;
+    const uint32_t rank = cdp_schedule_rank_of(s->k->schedule, s->stage);
     s->firsts = s->lasts = false;
+    s->calls = s->rows = 0;
+    for (uint32_t n = cdp_schedule_rows(s->k->schedule, rank, &acts); n-- > 0;)
+        s->rows += acts[n].stage == s->stage;
     for (uint32_t i = 0; i < s->k->m && !s->stage; ++i)
         for (uint32_t t = 0; t < b->count; ++t)
             for (uint64_t j = 0; j < b->tensors[t].count; ++j)
@@ -503,6 +513,8 @@ static void without_allocations(cdp_group *g, void *arg) {
         OK(cdp_barrier(g));
         if (n == 2 && r == 0) k->allocations = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
         OK(cdp_barrier(g));
+        for (uint32_t i = 0; i < kept[r].count; ++i)
+            part_fill(&kept[r].parts[i]);
         OK(cdp_pipeline_step(kept[r].pipeline));
     }
     OK(cdp_barrier(g));
