@@ -744,9 +744,9 @@ CDP__PRIVATE uint32_t cdp__pipe_turn(uint32_t p, uint32_t m) {
 CDP__PRIVATE void cdp__pipe_put_nth(cdp__pipe_maker *k, cdp_act_kind kind, uint64_t n) {
     const uint64_t q = cdp__pipe_turn(k->p, k->m);
     const uint32_t up = (uint32_t)(n / q % k->v);
-    const uint32_t local = kind == CDP_ACT_F ? up : k->v - 1 - up;
+    const uint32_t nth = kind == CDP_ACT_F ? up : k->v - 1 - up;
     const uint32_t micro = (uint32_t)(n / (q * k->v) * q + n % q);
-    cdp__pipe_put(k, kind, local * k->p + k->rank, micro);
+    cdp__pipe_put(k, kind, nth * k->p + k->rank, micro);
 }
 
 CDP__PRIVATE void cdp__pipe_make_interleaved(cdp__pipe_maker *k, uint32_t per_hop, bool split) {
@@ -766,12 +766,12 @@ CDP__PRIVATE void cdp__pipe_make_interleaved(cdp__pipe_maker *k, uint32_t per_ho
 }
 
 CDP__PRIVATE void cdp__pipe_make_bfs(cdp__pipe_maker *k, bool forward_only) {
-    for (uint32_t local = 0; local < k->v; ++local)
+    for (uint32_t nth = 0; nth < k->v; ++nth)
         for (uint32_t i = 0; i < k->m; ++i)
-            cdp__pipe_put(k, CDP_ACT_F, local * k->p + k->rank, i);
-    for (uint32_t local = forward_only ? 0 : k->v; local-- > 0;)
+            cdp__pipe_put(k, CDP_ACT_F, nth * k->p + k->rank, i);
+    for (uint32_t nth = forward_only ? 0 : k->v; nth-- > 0;)
         for (uint32_t i = k->m; i-- > 0;)
-            cdp__pipe_put(k, CDP_ACT_B, local * k->p + k->rank, i);
+            cdp__pipe_put(k, CDP_ACT_B, nth * k->p + k->rank, i);
 }
 
 /* ---- in a V: this rank has stage 0, on the way up, and stage 1, on the way down ---- */
@@ -1024,8 +1024,8 @@ CDP__PRIVATE double cdp__pipe_span(const cdp__pipe_pace *k, const cdp_act *a) {
 /* The time at which the result of a stage is on the rank of another one. */
 CDP__PRIVATE double cdp__pipe_arrives(
     const cdp__pipe_pace *k, double done, uint32_t from, uint32_t to) {
-    const bool far = k->table->place[from] != k->table->place[to];
-    return done < 0 || !far || !k->cost ? done : done + k->cost[from].message_us;
+    const bool apart = k->table->place[from] != k->table->place[to];
+    return done < 0 || !apart || !k->cost ? done : done + k->cost[from].message_us;
 }
 
 /* When what the row needs is there; below 0: not known yet. `other`: the other row of its pair,
@@ -2734,7 +2734,7 @@ struct cdp_pipeline {
     const cdp__pipe_table *table;
     uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
     cdp_pipe_stage *stages;
-    uint32_t *local;            /* of each stage: its number on this rank */
+    uint32_t *nth;              /* of each stage: its number on this rank */
     uint32_t *slots;            /* of each cell */
     uint64_t *turns;            /* of each stage of this rank: its first row, and its last one */
     void **pointers;            /* see cdp__pipe_list() */
@@ -2871,10 +2871,10 @@ CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait
 /* `stages`: the `own` ones of `rank`, complete. */
 CDP__PRIVATE cdp_status cdp__pipe_check_tied(
     const cdp__pipe_table *t, const cdp_pipe_stage *stages, uint32_t own, uint32_t rank) {
-    uint32_t local = 0;
+    uint32_t nth = 0;
     for (uint32_t s = 0; s < t->stages; ++s) {
         if (t->place[s] != rank) continue;
-        const cdp_pipe_stage *k = &stages[local++];
+        const cdp_pipe_stage *k = &stages[nth++];
         if (k->tied_count && s && s + 1 < t->stages)
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,
                 "cdp_pipeline_create: stage %u has tied gradients; only the first stage and the "
@@ -3041,7 +3041,7 @@ CDP_API cdp_status cdp_pipeline_losses(cdp_pipeline *pipeline, double *each, dou
 /* The pointers of a role of a micro-batch of a stage of this rank. */
 CDP__PRIVATE void **cdp__pipe_list(
     const cdp_pipeline *p, uint32_t stage, uint32_t micro, cdp_pipe_role role) {
-    const uint64_t cell = (uint64_t)p->local[stage] * p->table->micros + micro;
+    const uint64_t cell = (uint64_t)p->nth[stage] * p->table->micros + micro;
     return p->pointers + (cell * 4 + (uint64_t)role) * p->widest;
 }
 
@@ -3069,7 +3069,7 @@ CDP__PRIVATE bool cdp__pipe_has_role(const cdp_pipeline *p, cdp_pipe_role role) 
    memory it counts only. */
 CDP__PRIVATE cdp_status cdp__pipe_place_role(
     cdp_pipeline *p, uint32_t stage, cdp_pipe_role role, uint64_t *used) {
-    const cdp_pipe_stage *s = &p->stages[p->local[stage]];
+    const cdp_pipe_stage *s = &p->stages[p->nth[stage]];
     uint32_t count, from;
     const cdp_pipe_edge *edges = cdp__pipe_edges(s, role, &count);
     if (!cdp__pipe_has_role(p, role) || cdp__pipe_is_shared(p, stage, role, &from)) return CDP_OK;
@@ -3182,9 +3182,9 @@ CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
 /* The first row of each stage of this rank, and the last one. */
 CDP__PRIVATE void cdp__pipe_find_turns(cdp_pipeline *p) {
     for (uint64_t row = p->rows; row-- > 0;)
-        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage]] = row;
+        p->turns[2 * p->nth[cdp__pipe_row(p, row)->stage]] = row;
     for (uint64_t row = 0; row < p->rows; ++row)
-        p->turns[2 * p->local[cdp__pipe_row(p, row)->stage] + 1] = row;
+        p->turns[2 * p->nth[cdp__pipe_row(p, row)->stage] + 1] = row;
 }
 
 CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_desc *d) {
@@ -3198,7 +3198,7 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     }
     const uint64_t lists = (uint64_t)d->stage_count * t->micros * 4;
     p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, d->stage_count * sizeof *p->stages);
-    p->local = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->local);
+    p->nth = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->nth);
     p->slots = (uint32_t *)cdp__pipe_alloc(p->os, cdp__pipe_cells(t) * sizeof *p->slots);
     p->turns = (uint64_t *)cdp__pipe_alloc(p->os, 2ull * d->stage_count * sizeof *p->turns);
     p->pointers = (void **)cdp__pipe_alloc(p->os, lists * p->widest * sizeof *p->pointers);
@@ -3210,12 +3210,12 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
-    if (!dealt || !p->stages || !p->local || !p->slots || !p->turns || !p->pointers || !p->receives
+    if (!dealt || !p->stages || !p->nth || !p->slots || !p->turns || !p->pointers || !p->receives
         || !p->sends || !p->times || !p->losses)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
     if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
-        if (t->place[s] == p->rank) p->local[s] = own++;
+        if (t->place[s] == p->rank) p->nth[s] = own++;
     cdp__pipe_find_turns(p);
     (void)cdp__pipe_place_all(p, &used);
     p->memory = (uint8_t *)cdp__pipe_alloc(p->os, used + 64);
@@ -3228,7 +3228,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     if (!p) return;
     const cdp_os *os = p->os;
     cdp__pipe_free(os, p->stages);
-    cdp__pipe_free(os, p->local);
+    cdp__pipe_free(os, p->nth);
     cdp__pipe_free(os, p->slots);
     cdp_group_destroy(p->tie);
     cdp__pipe_free(os, p->tied);
@@ -3247,7 +3247,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
 CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
     for (uint32_t s = 0; s < p->table->stages; ++s) {
         if (p->table->place[s] != p->rank) continue;
-        const cdp_pipe_stage *k = &p->stages[p->local[s]];
+        const cdp_pipe_stage *k = &p->stages[p->nth[s]];
         hashes[2 * s] = cdp__pipe_edge_hash(k->in, k->in_count);
         hashes[2 * s + 1] = cdp__pipe_edge_hash(k->out, k->out_count);
         if (!s) hashes[2 * p->table->stages] = cdp__pipe_tied_hash(k);
@@ -3312,7 +3312,7 @@ CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool rece
     if (receive) role = forward ? CDP_PIPE_IN : CDP_PIPE_GRAD_OUT;
     if (forward == receive) other = a->stage - 1u;
     if (message == CDP__PIPE_NONE) return CDP_OK;
-    const cdp_pipe_edge *e = cdp__pipe_edges(&p->stages[p->local[a->stage]], role, &count);
+    const cdp_pipe_edge *e = cdp__pipe_edges(&p->stages[p->nth[a->stage]], role, &count);
     void **at = cdp__pipe_list(p, a->stage, a->micro, role);
     const uint32_t peer = p->table->place[other], tag = cdp__pipe_tag(p, message);
     for (uint32_t k = 0; k < count; ++k) {
@@ -3336,8 +3336,8 @@ CDP__PRIVATE cdp_status cdp__pipe_wait_row(
 
 CDP__PRIVATE cdp_status cdp__pipe_compute(cdp_pipeline *p, uint64_t row) {
     const cdp_act *a = cdp__pipe_row(p, row);
-    const cdp_pipe_stage *s = &p->stages[p->local[a->stage]];
-    const uint64_t *turns = &p->turns[2 * p->local[a->stage]];
+    const cdp_pipe_stage *s = &p->stages[p->nth[a->stage]];
+    const uint64_t *turns = &p->turns[2 * p->nth[a->stage]];
     cdp_pipe_fn *call = s->forward;
     cdp_pipe_micro m;
     m.kind = (cdp_act_kind)a->kind;

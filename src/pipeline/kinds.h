@@ -76,9 +76,9 @@ CDP__PRIVATE uint32_t cdp__pipe_turn(uint32_t p, uint32_t m) {
 CDP__PRIVATE void cdp__pipe_put_nth(cdp__pipe_maker *k, cdp_act_kind kind, uint64_t n) {
     const uint64_t q = cdp__pipe_turn(k->p, k->m);
     const uint32_t up = (uint32_t)(n / q % k->v);
-    const uint32_t local = kind == CDP_ACT_F ? up : k->v - 1 - up;
+    const uint32_t nth = kind == CDP_ACT_F ? up : k->v - 1 - up;
     const uint32_t micro = (uint32_t)(n / (q * k->v) * q + n % q);
-    cdp__pipe_put(k, kind, local * k->p + k->rank, micro);
+    cdp__pipe_put(k, kind, nth * k->p + k->rank, micro);
 }
 
 CDP__PRIVATE void cdp__pipe_make_interleaved(cdp__pipe_maker *k, uint32_t per_hop, bool split) {
@@ -98,12 +98,12 @@ CDP__PRIVATE void cdp__pipe_make_interleaved(cdp__pipe_maker *k, uint32_t per_ho
 }
 
 CDP__PRIVATE void cdp__pipe_make_bfs(cdp__pipe_maker *k, bool forward_only) {
-    for (uint32_t local = 0; local < k->v; ++local)
+    for (uint32_t nth = 0; nth < k->v; ++nth)
         for (uint32_t i = 0; i < k->m; ++i)
-            cdp__pipe_put(k, CDP_ACT_F, local * k->p + k->rank, i);
-    for (uint32_t local = forward_only ? 0 : k->v; local-- > 0;)
+            cdp__pipe_put(k, CDP_ACT_F, nth * k->p + k->rank, i);
+    for (uint32_t nth = forward_only ? 0 : k->v; nth-- > 0;)
         for (uint32_t i = k->m; i-- > 0;)
-            cdp__pipe_put(k, CDP_ACT_B, local * k->p + k->rank, i);
+            cdp__pipe_put(k, CDP_ACT_B, nth * k->p + k->rank, i);
 }
 
 /* ---- in a V: this rank has stage 0, on the way up, and stage 1, on the way down ---- */

@@ -44,8 +44,8 @@ CDP__PRIVATE double cdp__pipe_span(const cdp__pipe_pace *k, const cdp_act *a) {
 /* The time at which the result of a stage is on the rank of another one. */
 CDP__PRIVATE double cdp__pipe_arrives(
     const cdp__pipe_pace *k, double done, uint32_t from, uint32_t to) {
-    const bool far = k->table->place[from] != k->table->place[to];
-    return done < 0 || !far || !k->cost ? done : done + k->cost[from].message_us;
+    const bool apart = k->table->place[from] != k->table->place[to];
+    return done < 0 || !apart || !k->cost ? done : done + k->cost[from].message_us;
 }
 
 /* When what the row needs is there; below 0: not known yet. `other`: the other row of its pair,

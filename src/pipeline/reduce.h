@@ -24,10 +24,10 @@
 /* `stages`: the `own` ones of `rank`, complete. */
 CDP__PRIVATE cdp_status cdp__pipe_check_tied(
     const cdp__pipe_table *t, const cdp_pipe_stage *stages, uint32_t own, uint32_t rank) {
-    uint32_t local = 0;
+    uint32_t nth = 0;
     for (uint32_t s = 0; s < t->stages; ++s) {
         if (t->place[s] != rank) continue;
-        const cdp_pipe_stage *k = &stages[local++];
+        const cdp_pipe_stage *k = &stages[nth++];
         if (k->tied_count && s && s + 1 < t->stages)
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,
                 "cdp_pipeline_create: stage %u has tied gradients; only the first stage and the "
