@@ -133,8 +133,10 @@
         steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
 
     ERRORS
-        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. MISMATCH of
-        cdp_fsdp_create: the text names what differs and both ranks, and the group stays usable.
+        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
+        ranks, with the reason of one; MISMATCH names what differs and both ranks. The groups stay
+        usable. In a step others wait for a rank whose call was refused: it corrects the call, or
+        destroys its cdp_fsdp, and they learn at once that it has left.
         After a failure of communication, of an update, or of memory in a step, destroy the
         cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
 
@@ -295,12 +297,14 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
     const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
 
-/* Make it. Collective over desc->group and desc->replicate; compares descs, distributes first
+/* Make it. Collective over desc->group, replicate and norm_group; compares descs, distributes first
    values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID
    (the text names the member), UNSUPPORTED (another dtype), NOMEM, MISMATCH (the text names the
-   first difference and both ranks; the group stays usable), or the group's failure. */
+   first difference and both ranks), or the group's failure. All ranks return the error of one, with
+   its rank and text; the groups stay usable. A rank without desc or desc->group cannot tell. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
-/* Waits for what is in flight. Before its groups are destroyed. NULL is allowed. */
+/* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
+   one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
 
 /* Between `need` and `done` or `ready` all parameters of a unit are here. need: returns when they
@@ -409,10 +413,47 @@ CDP__PRIVATE uint64_t cdp__fsdp_grain(const cdp_fsdp_param *p) {
     return row ? row : 1;
 }
 
+/* All parameters. Where they are in the order of their units, those of one unit are found at once;
+   else each search looks at all of them. */
+typedef struct cdp__fsdp_list {
+    const cdp_fsdp_param *params;
+    uint32_t count;
+    bool sorted;
+} cdp__fsdp_list;
+
+CDP__PRIVATE cdp__fsdp_list cdp__fsdp_list_of(const cdp_fsdp_desc *d) {
+    cdp__fsdp_list l;
+    uint32_t i;
+    l.params = d->params;
+    l.count = d->param_count;
+    for (i = 1; i < l.count && l.params[i - 1].unit <= l.params[i].unit; ++i) {
+    }
+    l.sorted = i >= l.count;
+    return l;
+}
+
+/* The first parameter of `unit` or a later one, if they are in order; 0 if not. */
+CDP__PRIVATE uint32_t cdp__fsdp_first(const cdp__fsdp_list *l, uint32_t unit) {
+    uint32_t low = 0, high = l->sorted ? l->count : 0;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (l->params[middle].unit < unit)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* All parameters of `unit` are before this one. */
+CDP__PRIVATE uint32_t cdp__fsdp_end(const cdp__fsdp_list *l, uint32_t unit) {
+    return l->sorted ? cdp__fsdp_first(l, unit + 1) : l->count;
+}
+
 /* A walk over the cuts of one range, in the order of ranks. */
 typedef struct cdp__fsdp_walk {
     const cdp_fsdp_param *params;
-    uint32_t count, unit;
+    uint32_t unit;
     bool frozen;
     uint64_t total; /* elements of the range */
     uint32_t at;    /* the parameter that the walk has reached */
@@ -423,17 +464,17 @@ CDP__PRIVATE bool cdp__fsdp_in_range(const cdp__fsdp_walk *w, uint32_t i) {
     return w->params[i].unit == w->unit && w->params[i].frozen == w->frozen;
 }
 
-CDP__PRIVATE cdp__fsdp_walk cdp__fsdp_walk_of(
-    const cdp_fsdp_param *params, uint32_t count, uint32_t unit, bool frozen) {
+CDP__PRIVATE cdp__fsdp_walk cdp__fsdp_walk_of(const cdp__fsdp_list *l, uint32_t unit, bool frozen) {
+    const uint32_t end = cdp__fsdp_end(l, unit);
     cdp__fsdp_walk w;
     uint32_t i;
     memset(&w, 0, sizeof w);
-    w.params = params;
-    w.count = count;
+    w.params = l->params;
     w.unit = unit;
     w.frozen = frozen;
-    for (i = 0; i < count; ++i)
-        if (cdp__fsdp_in_range(&w, i)) w.total += cdp__fsdp_count(&params[i]);
+    w.at = cdp__fsdp_first(l, unit);
+    for (i = w.at; i < end; ++i)
+        if (cdp__fsdp_in_range(&w, i)) w.total += cdp__fsdp_count(&w.params[i]);
     return w;
 }
 
@@ -500,16 +541,16 @@ CDP__PRIVATE uint32_t cdp__fsdp_unit_count(const cdp_fsdp_desc *d) {
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_check_param(
-    const char *call, const cdp_fsdp_desc *d, uint32_t i, uint64_t *all) {
+    const char *call, const cdp_fsdp_desc *d, uint32_t i, uint32_t units, uint64_t *all) {
     const cdp_fsdp_param *p = &d->params[i];
     uint64_t count = 0, row = 0;
     if (p->ndim > CDP_FSDP_DIMS)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: params[%u].ndim is %u; the most is %u",
             call, i, p->ndim, CDP_FSDP_DIMS);
-    if (p->unit >= cdp__fsdp_unit_count(d))
+    if (p->unit >= units)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "%s: params[%u].unit is %u; it should be less than the number of units, %u", call, i,
-            p->unit, cdp__fsdp_unit_count(d));
+            p->unit, units);
     if (!cdp__fsdp_product(p, 0, &count) || !cdp__fsdp_product(p, 1, &row)
         || (*all += count) > UINT64_MAX >> 3)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -553,7 +594,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fs
 
 CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {
     uint64_t all = 0;
-    uint32_t i;
+    uint32_t i, units;
     cdp_status st = CDP_OK;
     if (!d) return cdp__fsdp_missing(call, "desc");
     if (d->param_count && !d->params) return cdp__fsdp_missing(call, "desc.params");
@@ -569,8 +610,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0, "%s: desc.%s is %s; use F32, BF16 or F16",
             call, cdp__fsdp_is_dtype(d->compute) ? "reduce" : "compute",
             cdp_dtype_name(cdp__fsdp_is_dtype(d->compute) ? d->reduce : d->compute));
+    units = cdp__fsdp_unit_count(d);
     for (i = 0; i < d->param_count && st == CDP_OK; ++i)
-        st = cdp__fsdp_check_param(call, d, i, &all);
+        st = cdp__fsdp_check_param(call, d, i, units, &all);
     return st == CDP_OK ? cdp__fsdp_check_optimizer(call, d) : st;
 }
 
@@ -611,11 +653,11 @@ typedef struct cdp__fsdp_plan {
 } cdp__fsdp_plan;
 
 CDP__PRIVATE cdp__fsdp_plan cdp__fsdp_plan_of(
-    const cdp_fsdp_desc *d, uint32_t unit, uint32_t ranks, uint32_t rank) {
+    const cdp__fsdp_list *l, uint32_t unit, uint32_t ranks, uint32_t rank) {
     cdp__fsdp_plan p;
     uint32_t k;
     for (k = 0; k < 2; ++k) {
-        const cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, unit, k == 1);
+        const cdp__fsdp_walk w = cdp__fsdp_walk_of(l, unit, k == 1);
         uint64_t start, end;
         cdp__fsdp_cut_of(&w, ranks, rank, &start, &end);
         p.total[k] = w.total;
@@ -628,27 +670,69 @@ CDP__PRIVATE uint64_t cdp__fsdp_whole(const cdp__fsdp_plan *p) {
     return p->total[0] + p->total[1];
 }
 
-#define CDP__FSDP_TOTALS 1024u /* units whose elements are added up at a time */
+#define CDP__FSDP_SIZES 64u /* sizes that are counted at once; of others all units are looked at */
 
-/* How many of the first `end` units share slots for so many elements. */
-CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint64_t elements, uint32_t end) {
-    uint64_t total[CDP__FSDP_TOTALS];
-    uint32_t first, i, n = 0;
-    for (first = 0; first < end; first += CDP__FSDP_TOTALS) {
-        const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_TOTALS, end - first);
-        memset(total, 0, sizeof total);
-        for (i = 0; i < d->param_count; ++i)
-            if (d->params[i].unit >= first && d->params[i].unit - first < count)
-                total[d->params[i].unit - first] += cdp__fsdp_count(&d->params[i]);
-        for (i = 0; i < count; ++i)
-            n += !cdp__fsdp_keeps(d, first + i) && total[i] == elements;
+/* How many units with slots there are of each size, and how many of them came so far. */
+typedef struct cdp__fsdp_sizes {
+    const cdp_fsdp_desc *d;
+    cdp__fsdp_list list;
+    uint64_t whole[CDP__FSDP_SIZES];
+    uint32_t units[CDP__FSDP_SIZES], came[CDP__FSDP_SIZES], count;
+} cdp__fsdp_sizes;
+
+CDP__PRIVATE uint64_t cdp__fsdp_whole_of(const cdp__fsdp_list *l, uint32_t unit) {
+    return cdp__fsdp_walk_of(l, unit, false).total + cdp__fsdp_walk_of(l, unit, true).total;
+}
+
+CDP__PRIVATE uint32_t cdp__fsdp_find_size(const cdp__fsdp_sizes *s, uint64_t whole) {
+    uint32_t i;
+    for (i = 0; i < s->count && s->whole[i] != whole; ++i) {
     }
-    return n;
+    return i;
+}
+
+CDP__PRIVATE cdp__fsdp_sizes cdp__fsdp_sizes_of(
+    const cdp_fsdp_desc *d, const cdp__fsdp_list *l, uint32_t units) {
+    cdp__fsdp_sizes s;
+    uint32_t u;
+    memset(&s, 0, sizeof s);
+    s.d = d;
+    s.list = *l;
+    for (u = 0; u < units; ++u) {
+        const uint64_t whole = cdp__fsdp_whole_of(l, u);
+        const uint32_t i = cdp__fsdp_find_size(&s, whole);
+        if (cdp__fsdp_keeps(d, u) || i == CDP__FSDP_SIZES) continue;
+        s.whole[i] = whole;
+        ++s.units[i];
+        if (i == s.count) ++s.count;
+    }
+    return s;
+}
+
+/* How many units with slots of the same size come before `unit`, and with *all, there are at all.
+   Asked once for each unit with a slot, in order. */
+CDP__PRIVATE uint32_t cdp__fsdp_alike(
+    cdp__fsdp_sizes *s, uint32_t unit, uint32_t units, uint32_t *all) {
+    const uint64_t whole = cdp__fsdp_whole_of(&s->list, unit);
+    const uint32_t i = cdp__fsdp_find_size(s, whole);
+    uint32_t u, before = 0;
+    *all = 0;
+    if (i < s->count) {
+        *all = s->units[i];
+        return s->came[i]++;
+    }
+    for (u = 0; u < units; ++u) {
+        if (cdp__fsdp_keeps(s->d, u) || cdp__fsdp_whole_of(&s->list, u) != whole) continue;
+        ++*all;
+        before += u < unit;
+    }
+    return before;
 }
 
 /* Slots, and gathers in a step: of each size the last units stay until backward begins. */
-CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit, uint32_t units,
+CDP__PRIVATE void cdp__fsdp_preview_slots(cdp__fsdp_sizes *s, uint32_t unit, uint32_t units,
     const cdp__fsdp_plan *p, cdp_fsdp_stats *out) {
+    const cdp_fsdp_desc *const d = s->d;
     const uint64_t size = cdp__fsdp_size_of(d->compute), bytes = cdp__fsdp_whole(p) * size;
     const uint64_t received = bytes - (p->own[0] + p->own[1]) * size;
     uint32_t gathers = 1;
@@ -656,8 +740,8 @@ CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit,
     if (cdp__fsdp_keeps(d, unit))
         out->slot_bytes += bytes;
     else {
-        const uint32_t alike = cdp__fsdp_alike(d, cdp__fsdp_whole(p), units);
-        const uint32_t before = cdp__fsdp_alike(d, cdp__fsdp_whole(p), unit);
+        uint32_t alike;
+        const uint32_t before = cdp__fsdp_alike(s, unit, units, &alike);
         const uint32_t slots = cdp__fsdp_slots_for(d, alike);
         if (before < slots) out->slot_bytes += bytes;
         if (before + slots < alike) gathers = 2;
@@ -682,14 +766,14 @@ CDP__PRIVATE void cdp__fsdp_add_shares(
 
 /* The largest rank's share of all elements over the mean. */
 CDP__PRIVATE double cdp__fsdp_largest_share(
-    const cdp_fsdp_desc *d, uint32_t units, uint32_t ranks) {
+    const cdp__fsdp_list *l, uint32_t units, uint32_t ranks) {
     uint64_t all = 0, largest = 0, share[CDP__FSDP_RANKS];
     uint32_t first, k, r;
     for (first = 0; first < ranks; first += CDP__FSDP_RANKS) {
         const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_RANKS, ranks - first);
         memset(share, 0, sizeof share);
         for (k = 0; k < 2 * units; ++k) {
-            cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, k / 2, k % 2 == 1);
+            cdp__fsdp_walk w = cdp__fsdp_walk_of(l, k / 2, k % 2 == 1);
             if (!first) all += w.total;
             cdp__fsdp_add_shares(&w, ranks, first, count, share);
         }
@@ -707,14 +791,16 @@ CDP__PRIVATE void cdp__fsdp_preview_sum(cdp_fsdp_stats *s) {
 CDP__PRIVATE void cdp__fsdp_preview(
     const cdp_fsdp_desc *d, uint32_t ranks, uint32_t rank, cdp_fsdp_stats *out) {
     const uint32_t units = cdp__fsdp_unit_count(d);
+    const cdp__fsdp_list l = cdp__fsdp_list_of(d);
+    cdp__fsdp_sizes sizes = cdp__fsdp_sizes_of(d, &l, units);
     uint64_t most_shared = 0, most = 0;
     uint32_t u, shared = 0, trained = 0;
     for (u = 0; u < units; ++u) {
-        const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, u, ranks, rank);
+        const cdp__fsdp_plan p = cdp__fsdp_plan_of(&l, u, ranks, rank);
         out->shard_bytes += (2 * p.own[0] + p.own[1]) * 4;
         out->state_bytes += cdp__fsdp_states(d) * p.own[0] * 4;
         if (cdp__fsdp_size_of(d->compute) == 2) out->copy_bytes += (p.own[0] + p.own[1]) * 2;
-        cdp__fsdp_preview_slots(d, u, units, &p, out);
+        cdp__fsdp_preview_slots(&sizes, u, units, &p, out);
         if (!p.total[0]) continue;
         ++trained;
         most = cdp__max(most, p.total[0]);
@@ -730,7 +816,7 @@ CDP__PRIVATE void cdp__fsdp_preview(
     out->gradient_bytes += cdp__min(shared, 2) * most_shared * 4;
     if (cdp__fsdp_size_of(d->reduce) == 2) out->scratch_bytes = cdp__min(trained, 2) * most * 2;
     cdp__fsdp_preview_sum(out);
-    out->largest_share = cdp__fsdp_largest_share(d, units, ranks);
+    out->largest_share = cdp__fsdp_largest_share(&l, units, ranks);
 }
 
 CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_fsdp_stats *out) {
@@ -767,6 +853,7 @@ CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uin
 
 CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool frozen,
     uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    cdp__fsdp_list l;
     cdp__fsdp_walk w;
     cdp_status st;
     if (start) *start = 0;
@@ -778,7 +865,8 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool fr
     if (unit >= cdp__fsdp_unit_count(d) || rank >= ranks || ranks > 65535)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_fsdp_range: there is no rank %u of %u, or no unit %u", rank, ranks, unit);
-    w = cdp__fsdp_walk_of(d->params, d->param_count, unit, frozen);
+    l = cdp__fsdp_list_of(d);
+    w = cdp__fsdp_walk_of(&l, unit, frozen);
     cdp__fsdp_cut_of(&w, ranks, rank, start, end);
     return CDP_OK;
 }
@@ -839,10 +927,12 @@ typedef struct cdp__fsdp_flight {
 struct cdp_fsdp {
     cdp_fsdp_desc desc; /* without what its caller may free */
     const cdp_os *os;
-    cdp_group *gathers, *reductions; /* of the same ranks as desc.group, in which each kind of
-                                        operation does not wait for the other */
+    /* Of the same ranks as desc.group, replicate and norm_group: no kind of operation waits for
+       another one, and they end with the fsdp, so others do not wait for this rank. */
+    cdp_group *gathers, *reductions, *replicas, *norms;
     uint32_t ranks, rank, unit_count, piece_count;
     cdp_fsdp_param *params; /* with copies of names */
+    cdp__fsdp_list list;    /* the same */
     uint64_t *offset;       /* of each parameter in its range */
     cdp__fsdp_unit *units;
     cdp_fsdp_piece *pieces;
@@ -853,6 +943,7 @@ struct cdp_fsdp {
     uint64_t value_count, mean_count;
     uint8_t *copies;
     uint64_t *counts;
+    uint64_t *parts; /* of each rank, of the parameter that is moved */
     float *pool[CDP__FSDP_FLIGHTS];
     bool pool_taken[CDP__FSDP_FLIGHTS];
     uint8_t *narrow[CDP__FSDP_FLIGHTS];
@@ -1121,10 +1212,19 @@ CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
     return CDP_OK;
 }
 
+/* This rank alone cannot go on, and others would wait for it: they learn why. */
+CDP__PRIVATE void cdp__fsdp_give_up(cdp_fsdp *f, cdp_status st, const char *what) {
+    const cdp_error e = *cdp_last_error();
+    cdp_group_abort(f->gathers, e.text);
+    cdp_group_abort(f->reductions, e.text);
+    (void)cdp_error_set(st, -1, 0, "%s%s", what, e.text);
+}
+
 /* Memory that runs out in the midst of a step, or a failure of communication, ends this fsdp. */
 CDP__PRIVATE cdp_status cdp__fsdp_broken(cdp_fsdp *f, cdp_status st) {
     cdp__text t = cdp__text_of(f->cause, sizeof f->cause);
     if (st == CDP_OK || f->failed != CDP_OK) return st;
+    if (st == CDP_ERR_NOMEM) cdp__fsdp_give_up(f, st, "");
     f->failed = st;
     cdp__text_add(&t, "%s", cdp_last_error()->text);
     return st;
@@ -1395,9 +1495,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
 CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
     const float by = (float)f->desc.divisor;
     uint64_t i;
-    if (f->desc.replicate && f->mean_count) {
+    if (f->replicas && f->mean_count) {
         const cdp_status st = cdp_allreduce(
-            f->desc.replicate, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+            f->replicas, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         if (st != CDP_OK) return st;
     }
     for (i = 0; i < f->mean_count && by != 1 && f->desc.reduce != CDP_DTYPE_F16; ++i)
@@ -1407,8 +1507,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
 
 /* The squares of the mean of all ranks, and whether an element is not finite: each element once. */
 CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *found_inf) {
-    cdp_group *const g = f->desc.norm_group ? f->desc.norm_group : f->desc.group;
-    const bool replica = f->desc.norm_group && f->desc.replicate && cdp_rank(f->desc.replicate);
+    cdp_group *const g = f->norms ? f->norms : f->reductions;
+    const bool replica = f->norms && f->replicas && cdp_rank(f->replicas);
     double sums[2] = {0, 0};
     uint32_t i;
     cdp_status st;
@@ -1542,12 +1642,7 @@ CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *f) {
     if (st == CDP_OK && !f->info.skipped) {
         st = cdp__fsdp_update(f);
         if (st == CDP_OK) ++f->step;
-        if (st != CDP_OK) { /* others would wait for this rank's parts */
-            const cdp_error e = *cdp_last_error();
-            cdp_group_abort(f->gathers, e.text);
-            cdp_group_abort(f->reductions, e.text);
-            (void)cdp_error_set(st, -1, 0, "cdp_fsdp_step: the update has failed: %s", e.text);
-        }
+        if (st != CDP_OK) cdp__fsdp_give_up(f, st, "cdp_fsdp_step: the update has failed: ");
     }
     if (st != CDP_OK) return cdp__fsdp_broken(f, st);
     return cdp__fsdp_next_step(f, !f->info.skipped);
@@ -1567,7 +1662,8 @@ CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *f) {
 #define CDP__FSDP_SHOWN 48u /* of a name in it */
 
 enum {
-    CDP__FSDP_PLACE = 16, /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_GROUPS = 12, /* the first of the words about groups */
+    CDP__FSDP_PLACE = 16,  /* the word that only ranks of desc.replicate compare */
     CDP__FSDP_WORDS = 18
 };
 
@@ -1590,6 +1686,23 @@ CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
         cdp__fsdp_hash(CDP__FSDP_HASH, numbers, sizeof numbers), others, sizeof others);
 }
 
+/* All ranks of a group learn whether one of them cannot go on, which, and why. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_group *g, cdp_status own) {
+    const cdp_error e = *cdp_last_error();
+    uint64_t bad = own == CDP_OK ? 0 : (cdp_rank(g) + 1ull) << 32 | (uint32_t) - (int32_t)own;
+    char why[sizeof e.text];
+    uint32_t rank;
+    cdp_status st = cdp_allreduce(g, NULL, &bad, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
+    rank = (uint32_t)(bad >> 32) - 1;
+    memcpy(why, e.text, sizeof why);
+    if (st == CDP_OK && bad) st = cdp_broadcast(g, why, sizeof why, CDP_DTYPE_U8, rank);
+    if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
+    if (st != CDP_OK || !bad) return st;
+    why[sizeof why - 1] = 0;
+    return cdp_error_set((cdp_status) - (int32_t)(uint32_t)bad, (int32_t)rank, 0,
+        "cdp_fsdp_create has failed on rank %u: %s", rank, why);
+}
+
 /* The settings that have to be equal, and a sum of all parameters and units. */
 CDP__PRIVATE void cdp__fsdp_words(
     const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
@@ -1610,8 +1723,8 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[9] = d->no_prefetch;
     word[10] = d->skip_nonfinite;
     word[11] = d->own_init;
-    word[12] = d->replicate != NULL;
-    word[13] = d->norm_group != NULL;
+    word[CDP__FSDP_GROUPS] = d->replicate ? cdp_size(d->replicate) : 0;
+    word[CDP__FSDP_GROUPS + 1] = d->norm_group ? cdp_size(d->norm_group) : 0;
     memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
     memcpy(&word[15], &d->divisor, sizeof d->divisor);
     word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
@@ -1656,6 +1769,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_name_difference(
     char *lines = (char *)cdp__fsdp_alloc(f, ranks * CDP__FSDP_LINE), mine[CDP__FSDP_LINE];
     cdp_status st = all && lines ? CDP_OK : cdp__fsdp_nomem("comparing", ranks * n * sizeof *all);
     uint32_t i = 0;
+    st = cdp__fsdp_vote(g, st);
     if (st == CDP_OK) st = cdp_allgather(g, own, all, n, CDP_DTYPE_U64);
     while (st == CDP_OK && i + 1 < n && all[i] == all[other * n + i])
         ++i;
@@ -1685,6 +1799,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_compare(
         const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS;
         for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
         }
+        if (k == CDP__FSDP_GROUPS || k == CDP__FSDP_GROUPS + 1)
+            f->desc.replicate = f->desc.norm_group = NULL; /* nobody may wait there */
         if (k == CDP__FSDP_PLACE)
             return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
                 "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its desc.group, "
@@ -1713,6 +1829,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_agree(cdp_fsdp *f, cdp_group *g) {
     uint32_t i;
     cdp_status st = CDP_OK;
     if (!own || !all) st = cdp__fsdp_nomem("comparing", n * sizeof *own);
+    st = cdp__fsdp_vote(g, st);
     for (i = 0; i < n && st == CDP_OK; ++i) {
         const char *const whole = cdp__fsdp_line_name(f, i); /* which a line may shorten */
         cdp__fsdp_line(f, i, line);
@@ -1754,7 +1871,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     f->slots = (cdp__fsdp_slot *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->slots);
     f->counts = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * f->ranks * sizeof *f->counts);
     f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->pieces);
-    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces)
+    f->parts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *f->parts);
+    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
     for (i = 0; i < d->param_count; ++i) {
         f->params[i] = d->params[i];
@@ -1774,10 +1892,11 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
 
 /* Cuts both ranges of a unit. */
 CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
+    const uint32_t first = cdp__fsdp_first(&f->list, unit), end = cdp__fsdp_end(&f->list, unit);
     uint32_t k, r, i;
     for (k = 0; k < 2; ++k) {
         cdp__fsdp_range *g = &f->units[unit].range[k];
-        cdp__fsdp_walk w = cdp__fsdp_walk_of(f->params, f->desc.param_count, unit, k == 1);
+        cdp__fsdp_walk w = cdp__fsdp_walk_of(&f->list, unit, k == 1);
         uint64_t from = 0, at = 0;
         g->counts = f->counts + (2ull * unit + k) * f->ranks;
         g->total = w.total;
@@ -1788,7 +1907,7 @@ CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
             from = to;
         }
         g->own = g->counts[f->rank];
-        for (i = 0; i < f->desc.param_count; ++i)
+        for (i = first; i < end; ++i)
             if (f->params[i].unit == unit && f->params[i].frozen == (k == 1)) {
                 f->offset[i] = at;
                 at += cdp__fsdp_count(&f->params[i]);
@@ -1834,24 +1953,16 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_shards(cdp_fsdp *f) {
     return CDP_OK;
 }
 
-/* Whether a unit that is not kept is one of the first of its size, which get slots. */
-CDP__PRIVATE bool cdp__fsdp_gets_slot(const cdp_fsdp *f, uint32_t unit) {
-    const uint64_t bytes = cdp__fsdp_slot_bytes(f, &f->units[unit]);
-    const uint32_t most = cdp__fsdp_slots_for(&f->desc, f->unit_count);
-    uint32_t i, before = 0;
-    for (i = 0; i < unit && before < most; ++i)
-        before += !f->units[i].keep && cdp__fsdp_slot_bytes(f, &f->units[i]) == bytes;
-    return before < most;
-}
-
 /* Slots, and memory of whole gradients. */
 CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
-    uint32_t i, k, shared = 0, trained = 0, slot;
+    cdp__fsdp_sizes sizes = cdp__fsdp_sizes_of(&f->desc, &f->list, f->unit_count);
+    uint32_t i, k, shared = 0, trained = 0, slot, all;
     cdp_status st = CDP_OK;
     for (i = 0; i < f->unit_count && st == CDP_OK; ++i) {
         cdp__fsdp_unit *u = &f->units[i];
         const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
-        if (bytes && (u->keep || cdp__fsdp_gets_slot(f, i)))
+        const uint32_t before = u->keep ? 0 : cdp__fsdp_alike(&sizes, i, f->unit_count, &all);
+        if (bytes && before < cdp__fsdp_slots_for(&f->desc, before + 1))
             st = cdp__fsdp_add_slot(f, bytes, &slot);
         if (!u->range[0].total) continue;
         ++trained;
@@ -1883,8 +1994,9 @@ CDP__PRIVATE uint64_t cdp__fsdp_overlap(
 
 CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
     uint32_t unit, i, k;
-    for (unit = 0; unit < f->unit_count; ++unit)
-        for (i = 0; i < f->desc.param_count; ++i) {
+    for (unit = 0; unit < f->unit_count; ++unit) {
+        const uint32_t end = cdp__fsdp_end(&f->list, unit);
+        for (i = cdp__fsdp_first(&f->list, unit); i < end; ++i) {
             cdp_fsdp_piece *p = &f->pieces[f->piece_count];
             const cdp__fsdp_unit *u = &f->units[unit];
             const cdp__fsdp_range *r = &u->range[f->params[i].frozen];
@@ -1900,6 +2012,7 @@ CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
             p->grad = f->params[i].frozen ? NULL : u->mean + at;
             ++f->piece_count;
         }
+    }
 }
 
 /* ---- first values, saving and restoring ---- */
@@ -1910,14 +2023,13 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
     const cdp__fsdp_unit *u = &f->units[f->params[param].unit];
     const cdp__fsdp_range *r = &u->range[f->params[param].frozen];
     const bool gathers = kind == CDP_COLL_GATHER, here = f->rank == root;
-    uint64_t *counts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *counts), at = 0, first;
+    uint64_t at = 0, first;
     cdp_work work;
     cdp_request rq;
     uint32_t i;
     cdp_status st;
-    if (!counts) return cdp__fsdp_nomem("moving a parameter", f->ranks * sizeof *counts);
     for (i = 0; i < f->ranks; ++i) {
-        counts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
+        f->parts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
         at += r->counts[i];
     }
     memset(&rq, 0, sizeof rq);
@@ -1927,13 +2039,12 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
     rq.out = own;
     if (gathers) {
         rq.out = here ? whole : NULL;
-        rq.out_counts = counts;
+        rq.out_counts = f->parts;
     } else {
         rq.in = here ? whole : NULL;
-        rq.in_counts = counts;
+        rq.in_counts = f->parts;
     }
     st = cdp_start(f->gathers, &rq, &work);
-    cdp__fsdp_free(f, counts);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
@@ -1964,11 +2075,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_init_param(cdp_fsdp *f, const cdp_fsdp_desc *d
 }
 
 /* Whether rank 0 has first values of its own decides for all ranks: one number per parameter. */
-CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
-    uint8_t *given = (uint8_t *)cdp__fsdp_alloc(f, d->param_count);
+CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d, uint8_t *given) {
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (!given) return cdp__fsdp_nomem("first values", d->param_count);
     for (i = 0; i < d->param_count; ++i)
         given[i] = d->params[i].init != NULL;
     if (!d->own_init) st = cdp_broadcast(f->gathers, given, d->param_count, CDP_DTYPE_U8, 0);
@@ -1978,9 +2087,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         st = cdp__fsdp_init_param(f, d, i);
         f->params[i].init = NULL;
     }
-    cdp__fsdp_free(f, given);
     if (st == CDP_OK && d->replicate && !d->own_init && f->value_count)
-        st = cdp_broadcast(d->replicate, f->values, f->value_count, CDP_DTYPE_F32, 0);
+        st = cdp_broadcast(f->replicas, f->values, f->value_count, CDP_DTYPE_F32, 0);
     return st == CDP_OK ? cdp__fsdp_cast(f) : st;
 }
 
@@ -2082,6 +2190,7 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->pieces);
     cdp__fsdp_free(f, f->slots);
     cdp__fsdp_free(f, f->counts);
+    cdp__fsdp_free(f, f->parts);
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
@@ -2092,67 +2201,84 @@ CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
     cdp__fsdp_settle(f);
     cdp_group_destroy(f->gathers);
     cdp_group_destroy(f->reductions);
+    cdp_group_destroy(f->replicas);
+    cdp_group_destroy(f->norms);
     cdp__fsdp_free_all(f);
 }
 
-/* All ranks learn whether one of them has too little memory. */
-CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_fsdp *f, cdp_status own) {
-    uint32_t bad = own == CDP_OK ? 0 : f->rank + 1;
-    const cdp_error e = *cdp_last_error();
-    const cdp_status st =
-        cdp_allreduce(f->desc.group, NULL, &bad, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
-    if (own != CDP_OK) return cdp_error_set(own, -1, 0, "cdp_fsdp_create: %s", e.text);
-    if (st != CDP_OK || !bad) return st;
-    return cdp_error_set(CDP_ERR_NOMEM, (int32_t)bad - 1, 0,
-        "cdp_fsdp_create: rank %u has not enough memory; see cdp_fsdp_preview()", bad - 1);
-}
-
-/* Groups for both kinds of operations. */
-CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
-    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *ranks), i;
-    cdp_status st = ranks ? CDP_OK : cdp__fsdp_nomem("groups", f->ranks * sizeof *ranks);
-    for (i = 0; i < f->ranks && ranks; ++i)
+/* A group of the same ranks. */
+CDP__PRIVATE cdp_status cdp__fsdp_twin(const cdp_fsdp *f, cdp_group *of, cdp_group **out) {
+    const uint32_t n = cdp_size(of);
+    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, n * sizeof *ranks), i;
+    cdp_status st;
+    if (!ranks) return cdp__fsdp_nomem("groups", n * sizeof *ranks);
+    for (i = 0; i < n; ++i)
         ranks[i] = i;
-    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->gathers);
-    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->reductions);
+    st = cdp_group_new(of, ranks, n, out);
     cdp__fsdp_free(f, ranks);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
-    cdp_status st = cdp__fsdp_open_tables(f, d);
-    uint32_t i;
-    f->desc.params = f->params;
-    st = cdp__fsdp_vote(f, st);
-    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
-    if (st == CDP_OK && d->replicate) st = cdp__fsdp_agree(f, d->replicate);
-    if (st != CDP_OK) return st;
-    for (i = 0; i < f->unit_count; ++i)
-        cdp__fsdp_cut_unit(f, i);
-    st = cdp__fsdp_open_groups(f);
-    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
-    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
-    st = cdp__fsdp_vote(f, st);
-    if (st != CDP_OK) return st;
-    cdp__fsdp_open_pieces(f);
-    f->stats.largest_share = cdp__fsdp_largest_share(&f->desc, f->unit_count, f->ranks);
-    f->desc.units = NULL; /* the caller's */
-    return cdp__fsdp_init(f, d);
+CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
+    const cdp_fsdp_desc *d = &f->desc;
+    cdp_status st = cdp__fsdp_twin(f, d->group, &f->gathers);
+    if (st == CDP_OK) st = cdp__fsdp_twin(f, d->group, &f->reductions);
+    if (st == CDP_OK && d->replicate) st = cdp__fsdp_twin(f, d->replicate, &f->replicas);
+    if (st == CDP_OK && d->norm_group) st = cdp__fsdp_twin(f, d->norm_group, &f->norms);
+    return st;
 }
 
-CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
-    const cdp_os *os;
-    cdp_fsdp *f;
-    cdp_status st;
-    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
-    *out = NULL;
-    st = cdp__fsdp_check("cdp_fsdp_create", d);
-    if (st == CDP_OK && !d->group) st = cdp__fsdp_missing("cdp_fsdp_create", "desc.group");
-    if (st == CDP_OK) st = cdp_group_status(d->group);
+/* All that needs memory, without another rank. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_own(cdp_fsdp *f, uint8_t **given) {
+    cdp_status st = cdp__fsdp_open_groups(f);
+    uint32_t i;
+    for (i = 0; i < f->unit_count; ++i)
+        cdp__fsdp_cut_unit(f, i);
+    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
+    *given = (uint8_t *)cdp__fsdp_alloc(f, f->desc.param_count);
+    return st != CDP_OK || *given ? st : cdp__fsdp_nomem("first values", f->desc.param_count);
+}
+
+/* The ranks of this group agree already; those of the others do. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote_wide(const cdp_fsdp_desc *d, cdp_status st) {
+    if (d->replicate) st = cdp__fsdp_vote(d->replicate, st);
+    return d->norm_group ? cdp__fsdp_vote(d->norm_group, st) : st;
+}
+
+/* A group that was never used tells nobody that this rank leaves it. */
+CDP__PRIVATE cdp_status cdp__fsdp_use_groups(cdp_fsdp *f) {
+    cdp_status st = cdp_barrier(f->gathers);
+    if (st == CDP_OK) st = cdp_barrier(f->reductions);
+    if (st == CDP_OK && f->replicas) st = cdp_barrier(f->replicas);
+    return st == CDP_OK && f->norms ? cdp_barrier(f->norms) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    uint8_t *given = NULL;
+    cdp_status st = cdp__fsdp_open_tables(f, d);
+    f->desc.params = f->params;
+    st = cdp__fsdp_vote(d->group, st);
+    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
+    st = cdp__fsdp_vote_wide(&f->desc, st);
     if (st != CDP_OK) return st;
-    os = cdp_group_desc_of(d->group)->os;
-    f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
-    if (!f) return cdp__fsdp_nomem("the struct", sizeof *f);
+    f->list = cdp__fsdp_list_of(&f->desc);
+    if (d->replicate) st = cdp__fsdp_agree(f, d->replicate);
+    if (st == CDP_OK) st = cdp__fsdp_open_own(f, &given);
+    st = cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
+    if (st == CDP_OK) st = cdp__fsdp_use_groups(f);
+    if (st == CDP_OK) {
+        cdp__fsdp_open_pieces(f);
+        f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
+        f->desc.units = NULL; /* the caller's */
+        st = cdp__fsdp_init(f, d, given);
+    }
+    cdp__fsdp_free(f, given);
+    return st;
+}
+
+/* What may be said without memory. */
+CDP__PRIVATE void cdp__fsdp_settings(cdp_fsdp *f, const cdp_os *os, const cdp_fsdp_desc *d) {
     memset(f, 0, sizeof *f);
     f->os = os;
     f->desc = *d;
@@ -2164,6 +2290,23 @@ CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
     if (d->divisor == 0)
         f->desc.divisor = (double)f->ranks * (d->replicate ? cdp_size(d->replicate) : 1);
     f->last = CDP__FSDP_NONE;
+}
+
+CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
+    const cdp_os *os;
+    cdp_fsdp *f = NULL;
+    cdp_status st;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
+    *out = NULL;
+    if (!d || !d->group) return cdp__fsdp_missing("cdp_fsdp_create", d ? "desc.group" : "desc");
+    st = cdp_group_status(d->group);
+    if (st != CDP_OK) return st;
+    os = cdp_group_desc_of(d->group)->os;
+    st = cdp__fsdp_check("cdp_fsdp_create", d);
+    if (st == CDP_OK) f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
+    if (st == CDP_OK && !f) st = cdp__fsdp_nomem("the struct", sizeof *f);
+    if (!f) return cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
+    cdp__fsdp_settings(f, os, d);
     st = cdp__fsdp_open(f, d);
     if (st == CDP_OK)
         *out = f;

@@ -131,8 +131,10 @@
         steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
 
     ERRORS
-        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. MISMATCH of
-        cdp_fsdp_create: the text names what differs and both ranks, and the group stays usable.
+        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
+        ranks, with the reason of one; MISMATCH names what differs and both ranks. The groups stay
+        usable. In a step others wait for a rank whose call was refused: it corrects the call, or
+        destroys its cdp_fsdp, and they learn at once that it has left.
         After a failure of communication, of an update, or of memory in a step, destroy the
         cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
 

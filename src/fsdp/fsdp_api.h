@@ -131,12 +131,14 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
     const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
 
-/* Make it. Collective over desc->group and desc->replicate; compares descs, distributes first
+/* Make it. Collective over desc->group, replicate and norm_group; compares descs, distributes first
    values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID
    (the text names the member), UNSUPPORTED (another dtype), NOMEM, MISMATCH (the text names the
-   first difference and both ranks; the group stays usable), or the group's failure. */
+   first difference and both ranks), or the group's failure. All ranks return the error of one, with
+   its rank and text; the groups stay usable. A rank without desc or desc->group cannot tell. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
-/* Waits for what is in flight. Before its groups are destroyed. NULL is allowed. */
+/* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
+   one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
 
 /* Between `need` and `done` or `ready` all parameters of a unit are here. need: returns when they

@@ -190,10 +190,19 @@ CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
     return CDP_OK;
 }
 
+/* This rank alone cannot go on, and others would wait for it: they learn why. */
+CDP__PRIVATE void cdp__fsdp_give_up(cdp_fsdp *f, cdp_status st, const char *what) {
+    const cdp_error e = *cdp_last_error();
+    cdp_group_abort(f->gathers, e.text);
+    cdp_group_abort(f->reductions, e.text);
+    (void)cdp_error_set(st, -1, 0, "%s%s", what, e.text);
+}
+
 /* Memory that runs out in the midst of a step, or a failure of communication, ends this fsdp. */
 CDP__PRIVATE cdp_status cdp__fsdp_broken(cdp_fsdp *f, cdp_status st) {
     cdp__text t = cdp__text_of(f->cause, sizeof f->cause);
     if (st == CDP_OK || f->failed != CDP_OK) return st;
+    if (st == CDP_ERR_NOMEM) cdp__fsdp_give_up(f, st, "");
     f->failed = st;
     cdp__text_add(&t, "%s", cdp_last_error()->text);
     return st;

@@ -71,10 +71,12 @@ typedef struct cdp__fsdp_flight {
 struct cdp_fsdp {
     cdp_fsdp_desc desc; /* without what its caller may free */
     const cdp_os *os;
-    cdp_group *gathers, *reductions; /* of the same ranks as desc.group, in which each kind of
-                                        operation does not wait for the other */
+    /* Of the same ranks as desc.group, replicate and norm_group: no kind of operation waits for
+       another one, and they end with the fsdp, so others do not wait for this rank. */
+    cdp_group *gathers, *reductions, *replicas, *norms;
     uint32_t ranks, rank, unit_count, piece_count;
     cdp_fsdp_param *params; /* with copies of names */
+    cdp__fsdp_list list;    /* the same */
     uint64_t *offset;       /* of each parameter in its range */
     cdp__fsdp_unit *units;
     cdp_fsdp_piece *pieces;
@@ -85,6 +87,7 @@ struct cdp_fsdp {
     uint64_t value_count, mean_count;
     uint8_t *copies;
     uint64_t *counts;
+    uint64_t *parts; /* of each rank, of the parameter that is moved */
     float *pool[CDP__FSDP_FLIGHTS];
     bool pool_taken[CDP__FSDP_FLIGHTS];
     uint8_t *narrow[CDP__FSDP_FLIGHTS];

@@ -260,6 +260,63 @@ TEST(units_in_another_order_are_a_mismatch) {
     run_counted(3, rank_uses_another_unit, NULL);
 }
 
+/* One rank alone makes a mistake, and gives up: the others learn at once which and why, long before
+   their deadline. */
+static void rank_is_wrong_alone(cdp_group *g, void *arg) {
+    const uint32_t kind = *(const uint32_t *)arg, rank = cdp_rank(g);
+    cdp_group *shard = NULL, *replicate = NULL;
+    rig r;
+    cdp_status st;
+    float x = 1;
+    T_EQ(CDP_OK, cdp_group_split(g, rank / 2, rank, &shard));
+    T_EQ(CDP_OK, cdp_group_split(g, rank % 2, rank, &replicate));
+    rig_desc(&r, shard);
+    r.desc.replicate = replicate;
+    if (kind == 2) r.desc.norm_group = g;
+    if (kind == 0 && rank == 1) r.desc.stage = (cdp_fsdp_stage)7;
+    st = cdp_fsdp_create(&r.desc, &r.f);
+    if (kind == 0) {
+        T_EQ(CDP_ERR_INVALID, st);
+        T(says("desc.stage 7 does not exist"));
+        if (rank == 0 || rank == 3) T(says("has failed on rank"));
+        T_EQ(rank == 1 ? -1 : rank == 0, cdp_last_error()->peer);
+    }
+    if (kind > 0) {
+        T_EQ(CDP_OK, st);
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        st = cdp_fsdp_backward_end(r.f, rank == 1 ? -1 : 0, NULL);
+        T_EQ(rank == 1 ? CDP_ERR_INVALID : CDP_ERR_PEER_LOST, st);
+        if (rank != 1) T(says("has left"));
+    }
+    cdp_fsdp_destroy(r.f);
+    cdp_group_destroy(replicate);
+    cdp_group_destroy(shard);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* usable */
+    T(x == 4);
+}
+TEST(a_rank_that_is_wrong_alone_is_named_at_once) {
+    for (uint32_t kind = 0; kind < 3; ++kind)
+        run_counted(4, rank_is_wrong_alone, &kind);
+}
+
+static void rank_has_no_copies(cdp_group *g, void *arg) {
+    cdp_group *alone = NULL;
+    const uint32_t rank = cdp_rank(g), kind = *(const uint32_t *)arg;
+    rig r;
+    T_EQ(CDP_OK, cdp_group_split(g, rank, 0, &alone));
+    rig_desc(&r, g);
+    if (rank == 1 && kind == 0) r.desc.replicate = alone;
+    if (rank == 1 && kind == 1) r.desc.norm_group = g;
+    T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_create(&r.desc, &r.f));
+    T(says(kind ? "desc.norm_group is another one on rank 1"
+                : "desc.replicate is another one on rank 1"));
+    cdp_group_destroy(alone);
+}
+TEST(groups_that_one_rank_alone_sets_are_a_mismatch) {
+    for (uint32_t kind = 0; kind < 2; ++kind)
+        run_counted(2, rank_has_no_copies, &kind);
+}
+
 /* A rank leaves in the midst of a step: the others name it, wherever they are. */
 static void rank_dies(cdp_group *g, void *arg) {
     const uint32_t when = *(const uint32_t *)arg;
@@ -669,6 +726,36 @@ TEST(memory_that_runs_out_is_an_error_and_none_is_lost) {
     T(failed > 30);
 }
 
+/* One of two ranks runs out, at any place: neither waits for its deadline. */
+static void rank_runs_out_alone(cdp_group *g, void *arg) {
+    rig r;
+    cdp_status st;
+    (void)arg;
+    rig_desc(&r, g);
+    st = cdp_fsdp_create(&r.desc, &r.f);
+    if (st == CDP_OK) st = rig_pass(&r, 1, UINT32_MAX);
+    if (st == CDP_OK) st = cdp_fsdp_backward_end(r.f, 0, NULL);
+    if (st == CDP_OK) st = cdp_fsdp_step(r.f);
+    T(st != CDP_ERR_TIMEOUT);
+    cdp_fsdp_destroy(r.f);
+}
+TEST(memory_that_runs_out_on_one_rank_lets_no_other_wait) {
+    uint32_t failed = 0;
+    for (int64_t at = 1; at < 90; ++at) {
+        const cdp_group_desc like = {.os = counted_os()};
+        world w;
+        if (world_open(&w, 2, &like, 0)) {
+            counted.fail_at = counted.calls + at;
+            world_threads(&w, rank_runs_out_alone, NULL);
+            failed += counted.calls >= counted.fail_at;
+        }
+        counted.fail_at = 0;
+        world_close(&w);
+        T_EQ(0, counted.held);
+    }
+    T(failed > 60);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"calls_in_a_wrong_order_are_answered_by_sentences",
@@ -677,6 +764,10 @@ int main(int argc, char **argv) {
         {"ranks_with_other_models_are_named", ranks_with_other_models_are_named, 30},
         {"copies_of_another_shard_are_refused", copies_of_another_shard_are_refused, 30},
         {"units_in_another_order_are_a_mismatch", units_in_another_order_are_a_mismatch, 30},
+        {"a_rank_that_is_wrong_alone_is_named_at_once", a_rank_that_is_wrong_alone_is_named_at_once,
+            30},
+        {"groups_that_one_rank_alone_sets_are_a_mismatch",
+            groups_that_one_rank_alone_sets_are_a_mismatch, 30},
         {"a_rank_that_leaves_in_a_step_is_named_by_all",
             a_rank_that_leaves_in_a_step_is_named_by_all, 60},
         {"an_overflow_of_one_rank_is_skipped_by_all", an_overflow_of_one_rank_is_skipped_by_all,
@@ -699,6 +790,8 @@ int main(int argc, char **argv) {
             30},
         {"memory_that_runs_out_is_an_error_and_none_is_lost",
             memory_that_runs_out_is_an_error_and_none_is_lost, 60},
+        {"memory_that_runs_out_on_one_rank_lets_no_other_wait",
+            memory_that_runs_out_on_one_rank_lets_no_other_wait, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
