@@ -74,6 +74,7 @@
         bring an optimizer of my own                       cdp_fsdp_desc.update
         save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
         know what the last step took                       cdp_fsdp_stats_of
+        see it: gathers, reductions, waits, memory         cdp_fsdp_trace
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
@@ -249,6 +250,7 @@ typedef struct cdp_fsdp_desc {
     uint32_t prefetch;    /* units gathered ahead (default: 1) */
     bool no_prefetch;     /* none is */
     bool own_init;        /* each rank's `init` counts, not rank 0's */
+    uint32_t events;      /* so many of a step are kept for cdp_fsdp_trace() (default: none) */
     uint32_t paper_ranks; /* for cdp_fsdp_preview() and cdp_fsdp_range() without a group */
 } cdp_fsdp_desc;
 
@@ -356,6 +358,17 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_save(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, float *values, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, const float *values, uint32_t root);
+
+#if !defined(CDP_NO_TRACE) && !defined(CDP_NO_DDP)
+/* The last step as a picture, JSON or SVG (TEXT: as JSON): when units were gathered and gradients
+   reduced, from the beginning until a call saw the end; how long calls waited; and how many bytes
+   of gathered units and whole gradients were in use. With more than desc.events events the picture
+   lacks the last ones, and says how many. Writes at most `room` bytes, a zero at the end among
+   them; `text` may be NULL. Returns the length of the whole text without the zero; 0 without
+   desc.events, before the first step has ended, or for NULL. */
+CDP_API uint64_t cdp_fsdp_trace(
+    const cdp_fsdp *fsdp, cdp_trace_format format, char *text, uint64_t room);
+#endif
 
 /* Zeros for NULL. */
 CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *fsdp);
@@ -888,6 +901,27 @@ typedef struct cdp__fsdp_range {
     uint8_t *copy;              /* the same in the dtype that is gathered, if that is not f32 */
 } cdp__fsdp_range;
 
+/* What pictures show. */
+enum {
+    CDP__FSDP_WAITS = 0,
+    CDP__FSDP_GATHERS,
+    CDP__FSDP_REDUCTIONS,
+    CDP__FSDP_ROWS
+};
+
+typedef struct cdp__fsdp_event {
+    uint32_t row, unit;
+    uint64_t from_ns, to_ns; /* to_ns 0: it has not ended */
+    uint64_t bytes;          /* received */
+    uint64_t held;           /* in use when it began */
+} cdp__fsdp_event;
+
+typedef struct cdp__fsdp_film {
+    cdp__fsdp_event *events;
+    uint32_t count, lost;
+    uint64_t begin_ns, end_ns;
+} cdp__fsdp_film;
+
 typedef struct cdp__fsdp_unit {
     char *name;
     bool keep;
@@ -899,6 +933,7 @@ typedef struct cdp__fsdp_unit {
     uint32_t opens; /* needs without done */
     cdp_work gather;
     bool gathering;
+    uint32_t event;   /* of the gather */
     float *grad;      /* whole gradient that the program adds to; NULL: not begun */
     uint32_t pool;    /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
     float *own_grad;  /* of units that do not share */
@@ -917,7 +952,7 @@ typedef struct cdp__fsdp_slot {
 
 /* A reduction in flight. */
 typedef struct cdp__fsdp_flight {
-    uint32_t unit, pool;
+    uint32_t unit, pool, event;
     float *grad;
     uint8_t *narrow; /* the gradient in 16 bits; NULL: it travels as f32 */
     bool first;      /* the sum is stored, not added */
@@ -958,6 +993,8 @@ struct cdp_fsdp {
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
+    uint64_t held;          /* bytes of gathered units and of whole gradients in use */
+    cdp__fsdp_film film[2]; /* of the last step, of this one */
 };
 
 CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
@@ -1002,6 +1039,44 @@ CDP__PRIVATE uint64_t cdp__fsdp_now(const cdp_fsdp *f) {
     return f->os->now_ns(f->os->user);
 }
 
+/* Notes that something begins; CDP__FSDP_NONE: there is no room. */
+CDP__PRIVATE uint32_t cdp__fsdp_begins(
+    cdp_fsdp *f, uint32_t row, uint32_t unit, uint64_t bytes, uint64_t now) {
+    cdp__fsdp_film *const film = &f->film[1];
+    cdp__fsdp_event *e;
+    if (film->count == f->desc.events) {
+        ++film->lost;
+        return CDP__FSDP_NONE;
+    }
+    e = &film->events[film->count];
+    e->row = row;
+    e->unit = unit;
+    e->from_ns = now;
+    e->to_ns = 0;
+    e->bytes = bytes;
+    e->held = f->held;
+    return film->count++;
+}
+
+CDP__PRIVATE void cdp__fsdp_ends(cdp_fsdp *f, uint32_t event) {
+    if (event != CDP__FSDP_NONE) f->film[1].events[event].to_ns = cdp__fsdp_now(f);
+}
+
+/* A step has ended: what is still on its way belongs to none. */
+CDP__PRIVATE void cdp__fsdp_cut_film(cdp_fsdp *f) {
+    cdp__fsdp_film was;
+    uint32_t i;
+    if (!f->desc.events) return;
+    f->film[1].end_ns = cdp__fsdp_now(f);
+    for (i = 0; i < f->unit_count; ++i)
+        f->units[i].event = CDP__FSDP_NONE;
+    was = f->film[0];
+    f->film[0] = f->film[1];
+    f->film[1].events = was.events;
+    f->film[1].count = f->film[1].lost = 0;
+    f->film[1].begin_ns = f->film[0].end_ns;
+}
+
 /* What this thread's last error says, with units in the place of buckets. */
 CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
     static const char bucket[] = "for bucket ", ddp[] = " of ddp 255";
@@ -1030,8 +1105,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_tell(const char *call, const cdp__fsdp_unit *u
 CDP__PRIVATE cdp_status cdp__fsdp_wait(
     cdp_fsdp *f, const char *call, const cdp__fsdp_unit *u, cdp_work work) {
     const uint64_t from = cdp__fsdp_now(f);
+    const uint32_t event = cdp__fsdp_begins(f, CDP__FSDP_WAITS, (uint32_t)(u - f->units), 0, from);
     const cdp_status st = cdp_work_wait(work);
     f->now.exposed_ns += cdp__fsdp_now(f) - from;
+    cdp__fsdp_ends(f, event);
     return cdp__fsdp_tell(call, u, st);
 }
 
@@ -1050,12 +1127,17 @@ CDP__PRIVATE cdp_status cdp__fsdp_arrive(cdp_fsdp *f, cdp__fsdp_unit *u) {
     cdp_status st;
     if (!u->gathering) return CDP_OK;
     st = cdp__fsdp_wait(f, "cdp_fsdp_need", u, u->gather);
-    if (st == CDP_OK) u->gathering = false;
-    return st;
+    if (st != CDP_OK) return st;
+    u->gathering = false;
+    cdp__fsdp_ends(f, u->event);
+    return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__fsdp_vacate(cdp_fsdp *f, cdp__fsdp_slot *s) {
-    if (s->unit != CDP__FSDP_NONE) f->units[s->unit].slot = CDP__FSDP_NONE;
+    if (s->unit != CDP__FSDP_NONE) {
+        f->units[s->unit].slot = CDP__FSDP_NONE;
+        f->held -= s->bytes;
+    }
     s->unit = CDP__FSDP_NONE;
     s->stamp = 0;
 }
@@ -1091,6 +1173,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
     cdp__fsdp_unit *u = &f->units[unit];
     cdp__fsdp_slot *s = &f->slots[slot];
     cdp_request rq[2];
+    uint64_t received = 0;
     uint32_t k, n = 0;
     cdp_status st;
     memset(rq, 0, sizeof rq);
@@ -1103,11 +1186,14 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
         rq[n].dtype = f->desc.compute;
         rq[n].out_counts = r->counts;
         rq[n++].root = CDP__FSDP_TAG | unit;
-        f->now.gather_bytes += (r->total - r->own) * size;
+        received += (r->total - r->own) * size;
     }
     st = cdp_start_all(f->gathers, rq, n, &u->gather);
     if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_need", u, st);
     ++f->now.gathers;
+    f->now.gather_bytes += received;
+    f->held += s->bytes;
+    u->event = cdp__fsdp_begins(f, CDP__FSDP_GATHERS, unit, received, cdp__fsdp_now(f));
     s->unit = unit;
     s->stamp = ++f->clock;
     u->slot = slot;
@@ -1315,6 +1401,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     if (st == CDP_OK) st = cdp__fsdp_add(f, &g);
     if (st != CDP_OK) return st;
     if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
+    f->held -= u->range[0].total * sizeof(float);
+    cdp__fsdp_ends(f, g.event);
     --u->flying;
     --f->flights;
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
@@ -1357,8 +1445,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_begin_grad(cdp_fsdp *f, cdp__fsdp_unit *u) {
     cdp_status st;
     if (u->grad) return CDP_OK;
     st = cdp__fsdp_find_memory(f, u);
-    if (st == CDP_OK) memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
-    return st;
+    if (st != CDP_OK) return st;
+    memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
+    f->held += u->range[0].total * sizeof(float);
+    return CDP_OK;
 }
 
 /* Rounds a whole gradient to 16 bits. Sums of f16 would overflow, so it is divided before. */
@@ -1388,6 +1478,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     cdp__fsdp_flight *g;
     cdp_request rq;
     cdp_status st = CDP_OK;
+    const uint64_t received = (f->ranks - 1ull) * r->own * cdp__fsdp_size_of(f->desc.reduce);
     while (st == CDP_OK && f->flights == CDP__FSDP_FLIGHTS)
         st = cdp__fsdp_retire(f);
     if (st != CDP_OK) return st;
@@ -1414,7 +1505,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     ++f->flights;
     ++u->flying;
     ++f->now.reductions;
-    f->now.reduce_bytes += (f->ranks - 1ull) * r->own * cdp__fsdp_size_of(f->desc.reduce);
+    f->now.reduce_bytes += received;
+    g->event = cdp__fsdp_begins(f, CDP__FSDP_REDUCTIONS, unit, received, cdp__fsdp_now(f));
     u->reduced = true;
     u->held = false;
     u->readies = 0;
@@ -1627,6 +1719,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
     memset(&f->now, 0, sizeof f->now);
+    cdp__fsdp_cut_film(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);
 }
@@ -1652,6 +1745,113 @@ CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *f) {
     cdp_status st = cdp__fsdp_may_change(f, "cdp_fsdp_drop", true);
     return st == CDP_OK ? cdp__fsdp_next_step(f, false) : st;
 }
+
+/* ---- >>fsdp/picture: one step as a picture --------------------------------------------------- */
+
+/* Knows: events of the last step. Promises: at most `room` bytes are written, and the length of the
+   whole text is returned. */
+
+#if !defined(CDP_NO_TRACE) && !defined(CDP_NO_DDP)
+
+CDP__PRIVATE const char *cdp__fsdp_row(uint32_t row) {
+    static const char *const names[CDP__FSDP_ROWS] = {"wait", "gather", "reduction"};
+    return names[row];
+}
+
+/* When an event ended, from the beginning of the step. */
+CDP__PRIVATE uint64_t cdp__fsdp_until(const cdp__fsdp_film *film, const cdp__fsdp_event *e) {
+    return (e->to_ns ? e->to_ns : film->end_ns) - film->begin_ns;
+}
+
+CDP__PRIVATE void cdp__fsdp_title(const cdp_fsdp *f, const cdp__fsdp_event *e, char out[96]) {
+    cdp__text t = cdp__text_of(out, 96);
+    char name[64];
+    cdp__trace_name(f->units[e->unit].name, name);
+    cdp__text_add(&t, "%s %s", cdp__fsdp_row(e->row), name);
+}
+
+CDP__PRIVATE void cdp__fsdp_json(const cdp_fsdp *f, const cdp__fsdp_film *film, cdp__text *t) {
+    char title[96];
+    uint32_t i;
+    cdp__text_add(
+        t, "{\"displayTimeUnit\":\"ns\",\"lost_events\":%u,\"traceEvents\":[\n", film->lost);
+    for (i = 0; i < film->count; ++i) {
+        const cdp__fsdp_event *e = &film->events[i];
+        cdp__fsdp_title(f, e, title);
+        cdp__trace_slice(t, title, f->rank, 1 + e->row, e->from_ns - film->begin_ns,
+            cdp__fsdp_until(film, e), e->bytes);
+        cdp__text_add(t, "{\"name\":\"memory\",\"ph\":\"C\",\"pid\":%u,\"ts\":", f->rank);
+        cdp__trace_us(t, e->from_ns - film->begin_ns);
+        cdp__text_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)e->held);
+    }
+    for (i = 0; i < CDP__FSDP_ROWS; ++i)
+        cdp__text_add(t,
+            "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":"
+            "\"%ss\"}},\n",
+            f->rank, 1 + i, cdp__fsdp_row(i));
+    cdp__text_add(t,
+        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}}]}\n",
+        f->rank, f->rank);
+}
+
+/* Memory in use from each event to the next one, as columns from the bottom. */
+CDP__PRIVATE void cdp__fsdp_svg_memory(
+    const cdp__fsdp_film *film, uint64_t whole, uint64_t most, cdp__text *t) {
+    uint32_t i;
+    for (i = 0; i < film->count; ++i) {
+        const cdp__fsdp_event *e = &film->events[i];
+        const uint64_t to = i + 1 < film->count ? e[1].from_ns : film->end_ns;
+        const uint64_t x = 80 + (e->from_ns - film->begin_ns) * 900 / whole;
+        const uint64_t w = cdp__max(1, (to - e->from_ns) * 900 / whole), h = e->held * 40 / most;
+        cdp__text_add(t,
+            "<rect x=\"%llu\" y=\"%llu\" width=\"%llu\" height=\"%llu\" "
+            "fill=\"#9ab58a\"><title>%llu "
+            "bytes</title></rect>\n",
+            (unsigned long long)x, (unsigned long long)(190 - h), (unsigned long long)w,
+            (unsigned long long)h, (unsigned long long)e->held);
+    }
+}
+
+CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_film *film, cdp__text *t) {
+    static const char *const colours[CDP__FSDP_ROWS][2] = {
+        {"#d9d9d9", "#b8b8b8"}, {"#7aa6c2", "#5b88a5"}, {"#e0b07f", "#c98f5a"}};
+    const uint64_t whole = cdp__max(1, film->end_ns - film->begin_ns);
+    uint64_t most = 1;
+    char title[96];
+    uint32_t i;
+    cdp__text_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"230\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n"
+        "<rect width=\"1000\" height=\"230\" fill=\"#ffffff\"></rect>\n"
+        "<text x=\"5\" y=\"187\">memory</text>\n");
+    for (i = 0; i < CDP__FSDP_ROWS; ++i)
+        cdp__text_add(t, "<text x=\"5\" y=\"%u\">%ss</text>\n", 37 + 40 * i, cdp__fsdp_row(i));
+    for (i = 0; i < film->count; ++i) {
+        const cdp__fsdp_event *e = &film->events[i];
+        cdp__fsdp_title(f, e, title);
+        cdp__trace_bar(t, e->from_ns - film->begin_ns, cdp__fsdp_until(film, e), whole,
+            20 + 40 * e->row, colours[e->row][e->unit % 2], title);
+        most = cdp__max(most, e->held);
+    }
+    cdp__fsdp_svg_memory(film, whole, most, t);
+    cdp__text_add(t,
+        "<text x=\"80\" y=\"215\">rank %u: %llu us, of which %llu us were waited for; most %llu "
+        "bytes; %u events are not shown</text>\n</svg>\n",
+        f->rank, (unsigned long long)(whole / 1000),
+        (unsigned long long)(f->stats.exposed_ns / 1000), (unsigned long long)most, film->lost);
+}
+
+CDP_API uint64_t cdp_fsdp_trace(
+    const cdp_fsdp *f, cdp_trace_format format, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    if (f && f->film[0].end_ns && format == CDP_TRACE_SVG)
+        cdp__fsdp_svg(f, &f->film[0], &t);
+    else if (f && f->film[0].end_ns)
+        cdp__fsdp_json(f, &f->film[0], &t);
+    return cdp__text_end(&t);
+}
+
+#endif /* CDP_NO_TRACE, CDP_NO_DDP */
 
 /* ---- >>fsdp/agree: ranks compare their descs ------------------------------------------------- */
 
@@ -1874,6 +2074,12 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     f->parts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *f->parts);
     if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
+    for (i = 0; i < 2 && d->events; ++i) {
+        f->film[i].events =
+            (cdp__fsdp_event *)cdp__fsdp_alloc(f, d->events * sizeof(cdp__fsdp_event));
+        if (!f->film[i].events)
+            return cdp__fsdp_nomem("events", d->events * sizeof(cdp__fsdp_event));
+    }
     for (i = 0; i < d->param_count; ++i) {
         f->params[i] = d->params[i];
         f->params[i].name = cdp__fsdp_name(f, d->params[i].name, "param", i);
@@ -1884,7 +2090,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
         u->name = cdp__fsdp_name(f, d->units && d->unit_count ? d->units[i].name : NULL, "unit", i);
         u->keep = cdp__fsdp_keeps(d, i);
         u->uses = cdp__fsdp_uses(d, i);
-        u->slot = u->pool = CDP__FSDP_NONE;
+        u->slot = u->pool = u->event = CDP__FSDP_NONE;
         named = named && u->name;
     }
     return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
@@ -2191,6 +2397,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->slots);
     cdp__fsdp_free(f, f->counts);
     cdp__fsdp_free(f, f->parts);
+    cdp__fsdp_free(f, f->film[0].events);
+    cdp__fsdp_free(f, f->film[1].events);
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
@@ -2271,6 +2479,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         cdp__fsdp_open_pieces(f);
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
+        f->film[1].begin_ns = cdp__fsdp_now(f);
         st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);

@@ -72,6 +72,7 @@
         bring an optimizer of my own                       cdp_fsdp_desc.update
         save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
         know what the last step took                       cdp_fsdp_stats_of
+        see it: gathers, reductions, waits, memory         cdp_fsdp_trace
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
@@ -186,6 +187,7 @@ extern "C" {
 #include "fsdp/gather.h"
 #include "fsdp/reduce.h"
 #include "fsdp/step.h"
+#include "fsdp/picture.h"
 #include "fsdp/agree.h"
 #include "fsdp/create.h"
 

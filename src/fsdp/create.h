@@ -24,6 +24,7 @@
 #include "gather.h"
 #include "reduce.h"
 #include "step.h"
+#include "picture.h"
 
 /* A copy of a name, or of "<what><i>" if there is none. */
 CDP__PRIVATE char *cdp__fsdp_name(
@@ -51,6 +52,12 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     f->parts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *f->parts);
     if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
+    for (i = 0; i < 2 && d->events; ++i) {
+        f->film[i].events =
+            (cdp__fsdp_event *)cdp__fsdp_alloc(f, d->events * sizeof(cdp__fsdp_event));
+        if (!f->film[i].events)
+            return cdp__fsdp_nomem("events", d->events * sizeof(cdp__fsdp_event));
+    }
     for (i = 0; i < d->param_count; ++i) {
         f->params[i] = d->params[i];
         f->params[i].name = cdp__fsdp_name(f, d->params[i].name, "param", i);
@@ -61,7 +68,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
         u->name = cdp__fsdp_name(f, d->units && d->unit_count ? d->units[i].name : NULL, "unit", i);
         u->keep = cdp__fsdp_keeps(d, i);
         u->uses = cdp__fsdp_uses(d, i);
-        u->slot = u->pool = CDP__FSDP_NONE;
+        u->slot = u->pool = u->event = CDP__FSDP_NONE;
         named = named && u->name;
     }
     return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
@@ -368,6 +375,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->slots);
     cdp__fsdp_free(f, f->counts);
     cdp__fsdp_free(f, f->parts);
+    cdp__fsdp_free(f, f->film[0].events);
+    cdp__fsdp_free(f, f->film[1].events);
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
@@ -448,6 +457,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         cdp__fsdp_open_pieces(f);
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
+        f->film[1].begin_ns = cdp__fsdp_now(f);
         st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);

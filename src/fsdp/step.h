@@ -180,6 +180,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
     memset(&f->now, 0, sizeof f->now);
+    cdp__fsdp_cut_film(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);
 }

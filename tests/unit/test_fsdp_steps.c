@@ -673,6 +673,83 @@ TEST(what_some_ranks_saved_others_restore) {
         run_counted(n, rank_restores, NULL);
 }
 
+/* ---- pictures ---- */
+
+static uint32_t occurrences(const char *text, const char *words) {
+    uint32_t n = 0;
+    while ((text = strstr(text, words)) != NULL) {
+        text += strlen(words);
+        ++n;
+    }
+    return n;
+}
+
+/* All bytes of events whose names begin so. */
+static uint64_t bytes_of(const char *json, const char *words) {
+    uint64_t sum = 0;
+    while ((json = strstr(json, words)) != NULL) {
+        json = strstr(json, "\"bytes\":");
+        if (!T(json != NULL)) return 0;
+        sum += strtoull(json + 8, NULL, 10);
+    }
+    return sum;
+}
+
+static void rank_draws(cdp_group *g, void *arg) {
+    const uint32_t events = *(const uint32_t *)arg;
+    cdp_fsdp_stats s;
+    uint64_t n, most = 0;
+    char *json, *svg, few[8];
+    rig r;
+    rig_desc(&r, g);
+    r.units[1].name = "a \"<&> unit";
+    r.desc.units = r.units;
+    r.desc.unit_count = UNITS;
+    r.desc.events = events;
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    T_EQ(0, cdp_fsdp_trace(r.f, CDP_TRACE_JSON, NULL, 0));
+    for (uint32_t step = 0; step < 3; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    }
+    s = cdp_fsdp_stats_of(r.f);
+    n = cdp_fsdp_trace(r.f, CDP_TRACE_JSON, few, sizeof few);
+    json = (char *)calloc(1, n + 1);
+    T_EQ(n, cdp_fsdp_trace(r.f, CDP_TRACE_JSON, json, n + 1));
+    T_EQ(n, strlen(json));
+    n = cdp_fsdp_trace(r.f, CDP_TRACE_SVG, NULL, 0);
+    svg = (char *)calloc(1, n + 1);
+    T_EQ(n, cdp_fsdp_trace(r.f, CDP_TRACE_SVG, svg, n + 1));
+    if (events > 100) {
+        T_EQ(s.gathers, occurrences(json, "\"name\":\"gather "));
+        T_EQ(s.reductions, occurrences(json, "\"name\":\"reduction "));
+        T_EQ(s.gather_bytes, bytes_of(json, "\"name\":\"gather "));
+        T_EQ(s.reduce_bytes, bytes_of(json, "\"name\":\"reduction "));
+        T_EQ(s.gathers, occurrences(svg, "<title>gather "));
+        T(strstr(json, "\"name\":\"gather a ____ unit\"") != NULL);
+        T(strstr(json, "\"lost_events\":0,") != NULL);
+        for (uint32_t i = 0; i < r.f->film[0].count; ++i)
+            if (r.f->film[0].events[i].held > most) most = r.f->film[0].events[i].held;
+        T(most > s.slot_bytes && most <= s.slot_bytes + s.gradient_bytes);
+    } else if (events) {
+        T_EQ(events, occurrences(json, "\"name\":\"memory\""));
+        T(strstr(json, "\"lost_events\":0,") == NULL);
+    }
+    T_EQ(events > 0, strstr(json, "]}\n") != NULL);
+    T_EQ(events > 0, strstr(svg, "</svg>\n") != NULL);
+    puts(events > 100 ? json : svg);
+    free(svg);
+    free(json);
+    cdp_fsdp_destroy(r.f);
+}
+TEST(a_step_is_drawn_as_json_and_svg) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        for (uint32_t events = 0; events < 2000; events = events ? events * 100 : 3)
+            run_counted(n, rank_draws, &events);
+    T_EQ(0, cdp_fsdp_trace(NULL, CDP_TRACE_SVG, NULL, 0));
+}
+
 /* ---- memory ---- */
 
 static void rank_counts(cdp_group *g, void *arg) {
@@ -786,6 +863,7 @@ int main(int argc, char **argv) {
         {"gradients_travel_in_16_bits_and_are_added_in_f32",
             gradients_travel_in_16_bits_and_are_added_in_f32, 30},
         {"what_some_ranks_saved_others_restore", what_some_ranks_saved_others_restore, 30},
+        {"a_step_is_drawn_as_json_and_svg", a_step_is_drawn_as_json_and_svg, 30},
         {"nothing_is_allocated_after_the_first_steps", nothing_is_allocated_after_the_first_steps,
             30},
         {"memory_that_runs_out_is_an_error_and_none_is_lost",
