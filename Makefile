@@ -51,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -89,6 +89,7 @@ help:
 #:   bench-memory     the memory allocator beside others and a model of PyTorch's
 #:   bench-rpc        calls beside bare messages, gRPC and PyTorch; RPC="--help" says how
 #:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs
+#:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"
 #:   bench-store      the store server beside PyTorch and Redis
 #:   bench-mac        what authentication codes between ranks cost
 #:   scale            what each algorithm costs with 16 to 4,096 ranks, and what that predicts
@@ -119,7 +120,8 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	gcc -O2 $< -o $@ -pthread -lm
 
 # four examples train one model
-$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/24_fsdp: examples/text_model.h examples/loss_curve.h
+$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/24_fsdp $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h
+$(BUILD)/bench/fsdp: examples/24_fsdp.c
 $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 
 examples: $(EXAMPLES)
@@ -352,6 +354,10 @@ bench-rpc:
 
 bench-elastic: $(BUILD)/bench/elastic
 	@$(BUILD)/bench/elastic $(ELASTIC)
+
+bench-fsdp: $(BUILD)/bench/fsdp $(BUILD)/cdprun
+	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
+	@for n in 2 4; do for how in '' --tcp; do $(BUILD)/cdprun -n $$n $(BUILD)/bench/fsdp $$how $(FSDP) || exit 1; done; done
 
 bench-store:
 	@bash tests/bench/store/run.sh
