@@ -738,7 +738,6 @@ static void rank_draws(cdp_group *g, void *arg) {
     }
     T_EQ(events > 0, strstr(json, "]}\n") != NULL);
     T_EQ(events > 0, strstr(svg, "</svg>\n") != NULL);
-    puts(events > 100 ? json : svg);
     free(svg);
     free(json);
     cdp_fsdp_destroy(r.f);
