@@ -51,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-pipeline scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-pipeline scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -90,6 +90,7 @@ help:
 #:   bench-rpc        calls beside bare messages, gRPC and PyTorch; RPC="--help" says how
 #:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs
 #:   bench-pipeline   the driver of cdp_pipeline.h beside a schedule on paper; PIPELINE="STEPS SLEEP_US"
+#:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"
 #:   bench-store      the store server beside PyTorch and Redis
 #:   bench-mac        what authentication codes between ranks cost
 #:   scale            what each algorithm costs with 16 to 4,096 ranks, and what that predicts
@@ -120,7 +121,8 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	gcc -O2 $< -o $@ -pthread -lm
 
 # four examples train one model
-$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/24_fsdp: examples/text_model.h examples/loss_curve.h
+$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/24_fsdp $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h
+$(BUILD)/bench/fsdp: examples/24_fsdp.c
 $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 
 examples: $(EXAMPLES)
@@ -356,6 +358,10 @@ bench-elastic: $(BUILD)/bench/elastic
 
 bench-pipeline: $(BUILD)/bench/pipeline
 	@$(BUILD)/bench/pipeline $(PIPELINE)
+
+bench-fsdp: $(BUILD)/bench/fsdp $(BUILD)/cdprun
+	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
+	@for n in 2 4; do for how in '' --tcp; do $(BUILD)/cdprun -n $$n $(BUILD)/bench/fsdp $$how $(FSDP) || exit 1; done; done
 
 bench-store:
 	@bash tests/bench/store/run.sh

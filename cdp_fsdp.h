@@ -74,6 +74,7 @@
         bring an optimizer of my own                       cdp_fsdp_desc.update
         save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
         know what the last step took                       cdp_fsdp_stats_of
+        see it: gathers, reductions, waits, memory         cdp_fsdp_trace
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
@@ -133,8 +134,10 @@
         steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
 
     ERRORS
-        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. MISMATCH of
-        cdp_fsdp_create: the text names what differs and both ranks, and the group stays usable.
+        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
+        ranks, with the reason of one; MISMATCH names what differs and both ranks. The groups stay
+        usable. In a step others wait for a rank whose call was refused: it corrects the call, or
+        destroys its cdp_fsdp, and they learn at once that it has left.
         After a failure of communication, of an update, or of memory in a step, destroy the
         cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
 
@@ -247,6 +250,7 @@ typedef struct cdp_fsdp_desc {
     uint32_t prefetch;    /* units gathered ahead (default: 1) */
     bool no_prefetch;     /* none is */
     bool own_init;        /* each rank's `init` counts, not rank 0's */
+    uint32_t events;      /* so many of a step are kept for cdp_fsdp_trace() (default: none) */
     uint32_t paper_ranks; /* for cdp_fsdp_preview() and cdp_fsdp_range() without a group */
 } cdp_fsdp_desc;
 
@@ -295,12 +299,14 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
     const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
 
-/* Make it. Collective over desc->group and desc->replicate; compares descs, distributes first
+/* Make it. Collective over desc->group, replicate and norm_group; compares descs, distributes first
    values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID
    (the text names the member), UNSUPPORTED (another dtype), NOMEM, MISMATCH (the text names the
-   first difference and both ranks; the group stays usable), or the group's failure. */
+   first difference and both ranks), or the group's failure. All ranks return the error of one, with
+   its rank and text; the groups stay usable. A rank without desc or desc->group cannot tell. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
-/* Waits for what is in flight. Before its groups are destroyed. NULL is allowed. */
+/* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
+   one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
 
 /* Between `need` and `done` or `ready` all parameters of a unit are here. need: returns when they
@@ -352,6 +358,17 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_save(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, float *values, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, const float *values, uint32_t root);
+
+#if !defined(CDP_NO_TRACE) && !defined(CDP_NO_DDP)
+/* The last step as a picture, JSON or SVG (TEXT: as JSON): when units were gathered and gradients
+   reduced, from the beginning until a call saw the end; how long calls waited; and how many bytes
+   of gathered units and whole gradients were in use. With more than desc.events events the picture
+   lacks the last ones, and says how many. Writes at most `room` bytes, a zero at the end among
+   them; `text` may be NULL. Returns the length of the whole text without the zero; 0 without
+   desc.events, before the first step has ended, or for NULL. */
+CDP_API uint64_t cdp_fsdp_trace(
+    const cdp_fsdp *fsdp, cdp_trace_format format, char *text, uint64_t room);
+#endif
 
 /* Zeros for NULL. */
 CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *fsdp);
@@ -409,10 +426,47 @@ CDP__PRIVATE uint64_t cdp__fsdp_grain(const cdp_fsdp_param *p) {
     return row ? row : 1;
 }
 
+/* All parameters. Where they are in the order of their units, those of one unit are found at once;
+   else each search looks at all of them. */
+typedef struct cdp__fsdp_list {
+    const cdp_fsdp_param *params;
+    uint32_t count;
+    bool sorted;
+} cdp__fsdp_list;
+
+CDP__PRIVATE cdp__fsdp_list cdp__fsdp_list_of(const cdp_fsdp_desc *d) {
+    cdp__fsdp_list l;
+    uint32_t i;
+    l.params = d->params;
+    l.count = d->param_count;
+    for (i = 1; i < l.count && l.params[i - 1].unit <= l.params[i].unit; ++i) {
+    }
+    l.sorted = i >= l.count;
+    return l;
+}
+
+/* The first parameter of `unit` or a later one, if they are in order; 0 if not. */
+CDP__PRIVATE uint32_t cdp__fsdp_first(const cdp__fsdp_list *l, uint32_t unit) {
+    uint32_t low = 0, high = l->sorted ? l->count : 0;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (l->params[middle].unit < unit)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* All parameters of `unit` are before this one. */
+CDP__PRIVATE uint32_t cdp__fsdp_end(const cdp__fsdp_list *l, uint32_t unit) {
+    return l->sorted ? cdp__fsdp_first(l, unit + 1) : l->count;
+}
+
 /* A walk over the cuts of one range, in the order of ranks. */
 typedef struct cdp__fsdp_walk {
     const cdp_fsdp_param *params;
-    uint32_t count, unit;
+    uint32_t unit;
     bool frozen;
     uint64_t total; /* elements of the range */
     uint32_t at;    /* the parameter that the walk has reached */
@@ -423,17 +477,17 @@ CDP__PRIVATE bool cdp__fsdp_in_range(const cdp__fsdp_walk *w, uint32_t i) {
     return w->params[i].unit == w->unit && w->params[i].frozen == w->frozen;
 }
 
-CDP__PRIVATE cdp__fsdp_walk cdp__fsdp_walk_of(
-    const cdp_fsdp_param *params, uint32_t count, uint32_t unit, bool frozen) {
+CDP__PRIVATE cdp__fsdp_walk cdp__fsdp_walk_of(const cdp__fsdp_list *l, uint32_t unit, bool frozen) {
+    const uint32_t end = cdp__fsdp_end(l, unit);
     cdp__fsdp_walk w;
     uint32_t i;
     memset(&w, 0, sizeof w);
-    w.params = params;
-    w.count = count;
+    w.params = l->params;
     w.unit = unit;
     w.frozen = frozen;
-    for (i = 0; i < count; ++i)
-        if (cdp__fsdp_in_range(&w, i)) w.total += cdp__fsdp_count(&params[i]);
+    w.at = cdp__fsdp_first(l, unit);
+    for (i = w.at; i < end; ++i)
+        if (cdp__fsdp_in_range(&w, i)) w.total += cdp__fsdp_count(&w.params[i]);
     return w;
 }
 
@@ -500,16 +554,16 @@ CDP__PRIVATE uint32_t cdp__fsdp_unit_count(const cdp_fsdp_desc *d) {
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_check_param(
-    const char *call, const cdp_fsdp_desc *d, uint32_t i, uint64_t *all) {
+    const char *call, const cdp_fsdp_desc *d, uint32_t i, uint32_t units, uint64_t *all) {
     const cdp_fsdp_param *p = &d->params[i];
     uint64_t count = 0, row = 0;
     if (p->ndim > CDP_FSDP_DIMS)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: params[%u].ndim is %u; the most is %u",
             call, i, p->ndim, CDP_FSDP_DIMS);
-    if (p->unit >= cdp__fsdp_unit_count(d))
+    if (p->unit >= units)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "%s: params[%u].unit is %u; it should be less than the number of units, %u", call, i,
-            p->unit, cdp__fsdp_unit_count(d));
+            p->unit, units);
     if (!cdp__fsdp_product(p, 0, &count) || !cdp__fsdp_product(p, 1, &row)
         || (*all += count) > UINT64_MAX >> 3)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -553,7 +607,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fs
 
 CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {
     uint64_t all = 0;
-    uint32_t i;
+    uint32_t i, units;
     cdp_status st = CDP_OK;
     if (!d) return cdp__fsdp_missing(call, "desc");
     if (d->param_count && !d->params) return cdp__fsdp_missing(call, "desc.params");
@@ -569,8 +623,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0, "%s: desc.%s is %s; use F32, BF16 or F16",
             call, cdp__fsdp_is_dtype(d->compute) ? "reduce" : "compute",
             cdp_dtype_name(cdp__fsdp_is_dtype(d->compute) ? d->reduce : d->compute));
+    units = cdp__fsdp_unit_count(d);
     for (i = 0; i < d->param_count && st == CDP_OK; ++i)
-        st = cdp__fsdp_check_param(call, d, i, &all);
+        st = cdp__fsdp_check_param(call, d, i, units, &all);
     return st == CDP_OK ? cdp__fsdp_check_optimizer(call, d) : st;
 }
 
@@ -611,11 +666,11 @@ typedef struct cdp__fsdp_plan {
 } cdp__fsdp_plan;
 
 CDP__PRIVATE cdp__fsdp_plan cdp__fsdp_plan_of(
-    const cdp_fsdp_desc *d, uint32_t unit, uint32_t ranks, uint32_t rank) {
+    const cdp__fsdp_list *l, uint32_t unit, uint32_t ranks, uint32_t rank) {
     cdp__fsdp_plan p;
     uint32_t k;
     for (k = 0; k < 2; ++k) {
-        const cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, unit, k == 1);
+        const cdp__fsdp_walk w = cdp__fsdp_walk_of(l, unit, k == 1);
         uint64_t start, end;
         cdp__fsdp_cut_of(&w, ranks, rank, &start, &end);
         p.total[k] = w.total;
@@ -628,27 +683,69 @@ CDP__PRIVATE uint64_t cdp__fsdp_whole(const cdp__fsdp_plan *p) {
     return p->total[0] + p->total[1];
 }
 
-#define CDP__FSDP_TOTALS 1024u /* units whose elements are added up at a time */
+#define CDP__FSDP_SIZES 64u /* sizes that are counted at once; of others all units are looked at */
 
-/* How many of the first `end` units share slots for so many elements. */
-CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint64_t elements, uint32_t end) {
-    uint64_t total[CDP__FSDP_TOTALS];
-    uint32_t first, i, n = 0;
-    for (first = 0; first < end; first += CDP__FSDP_TOTALS) {
-        const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_TOTALS, end - first);
-        memset(total, 0, sizeof total);
-        for (i = 0; i < d->param_count; ++i)
-            if (d->params[i].unit >= first && d->params[i].unit - first < count)
-                total[d->params[i].unit - first] += cdp__fsdp_count(&d->params[i]);
-        for (i = 0; i < count; ++i)
-            n += !cdp__fsdp_keeps(d, first + i) && total[i] == elements;
+/* How many units with slots there are of each size, and how many of them came so far. */
+typedef struct cdp__fsdp_sizes {
+    const cdp_fsdp_desc *d;
+    cdp__fsdp_list list;
+    uint64_t whole[CDP__FSDP_SIZES];
+    uint32_t units[CDP__FSDP_SIZES], came[CDP__FSDP_SIZES], count;
+} cdp__fsdp_sizes;
+
+CDP__PRIVATE uint64_t cdp__fsdp_whole_of(const cdp__fsdp_list *l, uint32_t unit) {
+    return cdp__fsdp_walk_of(l, unit, false).total + cdp__fsdp_walk_of(l, unit, true).total;
+}
+
+CDP__PRIVATE uint32_t cdp__fsdp_find_size(const cdp__fsdp_sizes *s, uint64_t whole) {
+    uint32_t i;
+    for (i = 0; i < s->count && s->whole[i] != whole; ++i) {
     }
-    return n;
+    return i;
+}
+
+CDP__PRIVATE cdp__fsdp_sizes cdp__fsdp_sizes_of(
+    const cdp_fsdp_desc *d, const cdp__fsdp_list *l, uint32_t units) {
+    cdp__fsdp_sizes s;
+    uint32_t u;
+    memset(&s, 0, sizeof s);
+    s.d = d;
+    s.list = *l;
+    for (u = 0; u < units; ++u) {
+        const uint64_t whole = cdp__fsdp_whole_of(l, u);
+        const uint32_t i = cdp__fsdp_find_size(&s, whole);
+        if (cdp__fsdp_keeps(d, u) || i == CDP__FSDP_SIZES) continue;
+        s.whole[i] = whole;
+        ++s.units[i];
+        if (i == s.count) ++s.count;
+    }
+    return s;
+}
+
+/* How many units with slots of the same size come before `unit`, and with *all, there are at all.
+   Asked once for each unit with a slot, in order. */
+CDP__PRIVATE uint32_t cdp__fsdp_alike(
+    cdp__fsdp_sizes *s, uint32_t unit, uint32_t units, uint32_t *all) {
+    const uint64_t whole = cdp__fsdp_whole_of(&s->list, unit);
+    const uint32_t i = cdp__fsdp_find_size(s, whole);
+    uint32_t u, before = 0;
+    *all = 0;
+    if (i < s->count) {
+        *all = s->units[i];
+        return s->came[i]++;
+    }
+    for (u = 0; u < units; ++u) {
+        if (cdp__fsdp_keeps(s->d, u) || cdp__fsdp_whole_of(&s->list, u) != whole) continue;
+        ++*all;
+        before += u < unit;
+    }
+    return before;
 }
 
 /* Slots, and gathers in a step: of each size the last units stay until backward begins. */
-CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit, uint32_t units,
+CDP__PRIVATE void cdp__fsdp_preview_slots(cdp__fsdp_sizes *s, uint32_t unit, uint32_t units,
     const cdp__fsdp_plan *p, cdp_fsdp_stats *out) {
+    const cdp_fsdp_desc *const d = s->d;
     const uint64_t size = cdp__fsdp_size_of(d->compute), bytes = cdp__fsdp_whole(p) * size;
     const uint64_t received = bytes - (p->own[0] + p->own[1]) * size;
     uint32_t gathers = 1;
@@ -656,8 +753,8 @@ CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit,
     if (cdp__fsdp_keeps(d, unit))
         out->slot_bytes += bytes;
     else {
-        const uint32_t alike = cdp__fsdp_alike(d, cdp__fsdp_whole(p), units);
-        const uint32_t before = cdp__fsdp_alike(d, cdp__fsdp_whole(p), unit);
+        uint32_t alike;
+        const uint32_t before = cdp__fsdp_alike(s, unit, units, &alike);
         const uint32_t slots = cdp__fsdp_slots_for(d, alike);
         if (before < slots) out->slot_bytes += bytes;
         if (before + slots < alike) gathers = 2;
@@ -682,14 +779,14 @@ CDP__PRIVATE void cdp__fsdp_add_shares(
 
 /* The largest rank's share of all elements over the mean. */
 CDP__PRIVATE double cdp__fsdp_largest_share(
-    const cdp_fsdp_desc *d, uint32_t units, uint32_t ranks) {
+    const cdp__fsdp_list *l, uint32_t units, uint32_t ranks) {
     uint64_t all = 0, largest = 0, share[CDP__FSDP_RANKS];
     uint32_t first, k, r;
     for (first = 0; first < ranks; first += CDP__FSDP_RANKS) {
         const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_RANKS, ranks - first);
         memset(share, 0, sizeof share);
         for (k = 0; k < 2 * units; ++k) {
-            cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, k / 2, k % 2 == 1);
+            cdp__fsdp_walk w = cdp__fsdp_walk_of(l, k / 2, k % 2 == 1);
             if (!first) all += w.total;
             cdp__fsdp_add_shares(&w, ranks, first, count, share);
         }
@@ -707,14 +804,16 @@ CDP__PRIVATE void cdp__fsdp_preview_sum(cdp_fsdp_stats *s) {
 CDP__PRIVATE void cdp__fsdp_preview(
     const cdp_fsdp_desc *d, uint32_t ranks, uint32_t rank, cdp_fsdp_stats *out) {
     const uint32_t units = cdp__fsdp_unit_count(d);
+    const cdp__fsdp_list l = cdp__fsdp_list_of(d);
+    cdp__fsdp_sizes sizes = cdp__fsdp_sizes_of(d, &l, units);
     uint64_t most_shared = 0, most = 0;
     uint32_t u, shared = 0, trained = 0;
     for (u = 0; u < units; ++u) {
-        const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, u, ranks, rank);
+        const cdp__fsdp_plan p = cdp__fsdp_plan_of(&l, u, ranks, rank);
         out->shard_bytes += (2 * p.own[0] + p.own[1]) * 4;
         out->state_bytes += cdp__fsdp_states(d) * p.own[0] * 4;
         if (cdp__fsdp_size_of(d->compute) == 2) out->copy_bytes += (p.own[0] + p.own[1]) * 2;
-        cdp__fsdp_preview_slots(d, u, units, &p, out);
+        cdp__fsdp_preview_slots(&sizes, u, units, &p, out);
         if (!p.total[0]) continue;
         ++trained;
         most = cdp__max(most, p.total[0]);
@@ -730,7 +829,7 @@ CDP__PRIVATE void cdp__fsdp_preview(
     out->gradient_bytes += cdp__min(shared, 2) * most_shared * 4;
     if (cdp__fsdp_size_of(d->reduce) == 2) out->scratch_bytes = cdp__min(trained, 2) * most * 2;
     cdp__fsdp_preview_sum(out);
-    out->largest_share = cdp__fsdp_largest_share(d, units, ranks);
+    out->largest_share = cdp__fsdp_largest_share(&l, units, ranks);
 }
 
 CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_fsdp_stats *out) {
@@ -767,6 +866,7 @@ CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uin
 
 CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool frozen,
     uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    cdp__fsdp_list l;
     cdp__fsdp_walk w;
     cdp_status st;
     if (start) *start = 0;
@@ -778,7 +878,8 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool fr
     if (unit >= cdp__fsdp_unit_count(d) || rank >= ranks || ranks > 65535)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_fsdp_range: there is no rank %u of %u, or no unit %u", rank, ranks, unit);
-    w = cdp__fsdp_walk_of(d->params, d->param_count, unit, frozen);
+    l = cdp__fsdp_list_of(d);
+    w = cdp__fsdp_walk_of(&l, unit, frozen);
     cdp__fsdp_cut_of(&w, ranks, rank, start, end);
     return CDP_OK;
 }
@@ -800,6 +901,27 @@ typedef struct cdp__fsdp_range {
     uint8_t *copy;              /* the same in the dtype that is gathered, if that is not f32 */
 } cdp__fsdp_range;
 
+/* What pictures show. */
+enum {
+    CDP__FSDP_WAITS = 0,
+    CDP__FSDP_GATHERS,
+    CDP__FSDP_REDUCTIONS,
+    CDP__FSDP_ROWS
+};
+
+typedef struct cdp__fsdp_event {
+    uint32_t row, unit;
+    uint64_t from_ns, to_ns; /* to_ns 0: it has not ended */
+    uint64_t bytes;          /* received */
+    uint64_t held;           /* in use when it began */
+} cdp__fsdp_event;
+
+typedef struct cdp__fsdp_film {
+    cdp__fsdp_event *events;
+    uint32_t count, lost;
+    uint64_t begin_ns, end_ns;
+} cdp__fsdp_film;
+
 typedef struct cdp__fsdp_unit {
     char *name;
     bool keep;
@@ -811,6 +933,7 @@ typedef struct cdp__fsdp_unit {
     uint32_t opens; /* needs without done */
     cdp_work gather;
     bool gathering;
+    uint32_t event;   /* of the gather */
     float *grad;      /* whole gradient that the program adds to; NULL: not begun */
     uint32_t pool;    /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
     float *own_grad;  /* of units that do not share */
@@ -829,7 +952,7 @@ typedef struct cdp__fsdp_slot {
 
 /* A reduction in flight. */
 typedef struct cdp__fsdp_flight {
-    uint32_t unit, pool;
+    uint32_t unit, pool, event;
     float *grad;
     uint8_t *narrow; /* the gradient in 16 bits; NULL: it travels as f32 */
     bool first;      /* the sum is stored, not added */
@@ -839,10 +962,12 @@ typedef struct cdp__fsdp_flight {
 struct cdp_fsdp {
     cdp_fsdp_desc desc; /* without what its caller may free */
     const cdp_os *os;
-    cdp_group *gathers, *reductions; /* of the same ranks as desc.group, in which each kind of
-                                        operation does not wait for the other */
+    /* Of the same ranks as desc.group, replicate and norm_group: no kind of operation waits for
+       another one, and they end with the fsdp, so others do not wait for this rank. */
+    cdp_group *gathers, *reductions, *replicas, *norms;
     uint32_t ranks, rank, unit_count, piece_count;
     cdp_fsdp_param *params; /* with copies of names */
+    cdp__fsdp_list list;    /* the same */
     uint64_t *offset;       /* of each parameter in its range */
     cdp__fsdp_unit *units;
     cdp_fsdp_piece *pieces;
@@ -853,6 +978,7 @@ struct cdp_fsdp {
     uint64_t value_count, mean_count;
     uint8_t *copies;
     uint64_t *counts;
+    uint64_t *parts; /* of each rank, of the parameter that is moved */
     float *pool[CDP__FSDP_FLIGHTS];
     bool pool_taken[CDP__FSDP_FLIGHTS];
     uint8_t *narrow[CDP__FSDP_FLIGHTS];
@@ -867,6 +993,8 @@ struct cdp_fsdp {
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
+    uint64_t held;          /* bytes of gathered units and of whole gradients in use */
+    cdp__fsdp_film film[2]; /* of the last step, of this one */
 };
 
 CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
@@ -911,6 +1039,44 @@ CDP__PRIVATE uint64_t cdp__fsdp_now(const cdp_fsdp *f) {
     return f->os->now_ns(f->os->user);
 }
 
+/* Notes that something begins; CDP__FSDP_NONE: there is no room. */
+CDP__PRIVATE uint32_t cdp__fsdp_begins(
+    cdp_fsdp *f, uint32_t row, uint32_t unit, uint64_t bytes, uint64_t now) {
+    cdp__fsdp_film *const film = &f->film[1];
+    cdp__fsdp_event *e;
+    if (film->count == f->desc.events) {
+        ++film->lost;
+        return CDP__FSDP_NONE;
+    }
+    e = &film->events[film->count];
+    e->row = row;
+    e->unit = unit;
+    e->from_ns = now;
+    e->to_ns = 0;
+    e->bytes = bytes;
+    e->held = f->held;
+    return film->count++;
+}
+
+CDP__PRIVATE void cdp__fsdp_ends(cdp_fsdp *f, uint32_t event) {
+    if (event != CDP__FSDP_NONE) f->film[1].events[event].to_ns = cdp__fsdp_now(f);
+}
+
+/* A step has ended: what is still on its way belongs to none. */
+CDP__PRIVATE void cdp__fsdp_cut_film(cdp_fsdp *f) {
+    cdp__fsdp_film was;
+    uint32_t i;
+    if (!f->desc.events) return;
+    f->film[1].end_ns = cdp__fsdp_now(f);
+    for (i = 0; i < f->unit_count; ++i)
+        f->units[i].event = CDP__FSDP_NONE;
+    was = f->film[0];
+    f->film[0] = f->film[1];
+    f->film[1].events = was.events;
+    f->film[1].count = f->film[1].lost = 0;
+    f->film[1].begin_ns = f->film[0].end_ns;
+}
+
 /* What this thread's last error says, with units in the place of buckets. */
 CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
     static const char bucket[] = "for bucket ", ddp[] = " of ddp 255";
@@ -939,8 +1105,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_tell(const char *call, const cdp__fsdp_unit *u
 CDP__PRIVATE cdp_status cdp__fsdp_wait(
     cdp_fsdp *f, const char *call, const cdp__fsdp_unit *u, cdp_work work) {
     const uint64_t from = cdp__fsdp_now(f);
+    const uint32_t event = cdp__fsdp_begins(f, CDP__FSDP_WAITS, (uint32_t)(u - f->units), 0, from);
     const cdp_status st = cdp_work_wait(work);
     f->now.exposed_ns += cdp__fsdp_now(f) - from;
+    cdp__fsdp_ends(f, event);
     return cdp__fsdp_tell(call, u, st);
 }
 
@@ -959,12 +1127,17 @@ CDP__PRIVATE cdp_status cdp__fsdp_arrive(cdp_fsdp *f, cdp__fsdp_unit *u) {
     cdp_status st;
     if (!u->gathering) return CDP_OK;
     st = cdp__fsdp_wait(f, "cdp_fsdp_need", u, u->gather);
-    if (st == CDP_OK) u->gathering = false;
-    return st;
+    if (st != CDP_OK) return st;
+    u->gathering = false;
+    cdp__fsdp_ends(f, u->event);
+    return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__fsdp_vacate(cdp_fsdp *f, cdp__fsdp_slot *s) {
-    if (s->unit != CDP__FSDP_NONE) f->units[s->unit].slot = CDP__FSDP_NONE;
+    if (s->unit != CDP__FSDP_NONE) {
+        f->units[s->unit].slot = CDP__FSDP_NONE;
+        f->held -= s->bytes;
+    }
     s->unit = CDP__FSDP_NONE;
     s->stamp = 0;
 }
@@ -1000,6 +1173,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
     cdp__fsdp_unit *u = &f->units[unit];
     cdp__fsdp_slot *s = &f->slots[slot];
     cdp_request rq[2];
+    uint64_t received = 0;
     uint32_t k, n = 0;
     cdp_status st;
     memset(rq, 0, sizeof rq);
@@ -1012,11 +1186,14 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
         rq[n].dtype = f->desc.compute;
         rq[n].out_counts = r->counts;
         rq[n++].root = CDP__FSDP_TAG | unit;
-        f->now.gather_bytes += (r->total - r->own) * size;
+        received += (r->total - r->own) * size;
     }
     st = cdp_start_all(f->gathers, rq, n, &u->gather);
     if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_need", u, st);
     ++f->now.gathers;
+    f->now.gather_bytes += received;
+    f->held += s->bytes;
+    u->event = cdp__fsdp_begins(f, CDP__FSDP_GATHERS, unit, received, cdp__fsdp_now(f));
     s->unit = unit;
     s->stamp = ++f->clock;
     u->slot = slot;
@@ -1121,10 +1298,19 @@ CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
     return CDP_OK;
 }
 
+/* This rank alone cannot go on, and others would wait for it: they learn why. */
+CDP__PRIVATE void cdp__fsdp_give_up(cdp_fsdp *f, cdp_status st, const char *what) {
+    const cdp_error e = *cdp_last_error();
+    cdp_group_abort(f->gathers, e.text);
+    cdp_group_abort(f->reductions, e.text);
+    (void)cdp_error_set(st, -1, 0, "%s%s", what, e.text);
+}
+
 /* Memory that runs out in the midst of a step, or a failure of communication, ends this fsdp. */
 CDP__PRIVATE cdp_status cdp__fsdp_broken(cdp_fsdp *f, cdp_status st) {
     cdp__text t = cdp__text_of(f->cause, sizeof f->cause);
     if (st == CDP_OK || f->failed != CDP_OK) return st;
+    if (st == CDP_ERR_NOMEM) cdp__fsdp_give_up(f, st, "");
     f->failed = st;
     cdp__text_add(&t, "%s", cdp_last_error()->text);
     return st;
@@ -1215,6 +1401,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     if (st == CDP_OK) st = cdp__fsdp_add(f, &g);
     if (st != CDP_OK) return st;
     if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
+    f->held -= u->range[0].total * sizeof(float);
+    cdp__fsdp_ends(f, g.event);
     --u->flying;
     --f->flights;
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
@@ -1257,8 +1445,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_begin_grad(cdp_fsdp *f, cdp__fsdp_unit *u) {
     cdp_status st;
     if (u->grad) return CDP_OK;
     st = cdp__fsdp_find_memory(f, u);
-    if (st == CDP_OK) memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
-    return st;
+    if (st != CDP_OK) return st;
+    memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
+    f->held += u->range[0].total * sizeof(float);
+    return CDP_OK;
 }
 
 /* Rounds a whole gradient to 16 bits. Sums of f16 would overflow, so it is divided before. */
@@ -1288,6 +1478,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     cdp__fsdp_flight *g;
     cdp_request rq;
     cdp_status st = CDP_OK;
+    const uint64_t received = (f->ranks - 1ull) * r->own * cdp__fsdp_size_of(f->desc.reduce);
     while (st == CDP_OK && f->flights == CDP__FSDP_FLIGHTS)
         st = cdp__fsdp_retire(f);
     if (st != CDP_OK) return st;
@@ -1314,7 +1505,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     ++f->flights;
     ++u->flying;
     ++f->now.reductions;
-    f->now.reduce_bytes += (f->ranks - 1ull) * r->own * cdp__fsdp_size_of(f->desc.reduce);
+    f->now.reduce_bytes += received;
+    g->event = cdp__fsdp_begins(f, CDP__FSDP_REDUCTIONS, unit, received, cdp__fsdp_now(f));
     u->reduced = true;
     u->held = false;
     u->readies = 0;
@@ -1395,9 +1587,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
 CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
     const float by = (float)f->desc.divisor;
     uint64_t i;
-    if (f->desc.replicate && f->mean_count) {
+    if (f->replicas && f->mean_count) {
         const cdp_status st = cdp_allreduce(
-            f->desc.replicate, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+            f->replicas, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         if (st != CDP_OK) return st;
     }
     for (i = 0; i < f->mean_count && by != 1 && f->desc.reduce != CDP_DTYPE_F16; ++i)
@@ -1407,8 +1599,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
 
 /* The squares of the mean of all ranks, and whether an element is not finite: each element once. */
 CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *found_inf) {
-    cdp_group *const g = f->desc.norm_group ? f->desc.norm_group : f->desc.group;
-    const bool replica = f->desc.norm_group && f->desc.replicate && cdp_rank(f->desc.replicate);
+    cdp_group *const g = f->norms ? f->norms : f->reductions;
+    const bool replica = f->norms && f->replicas && cdp_rank(f->replicas);
     double sums[2] = {0, 0};
     uint32_t i;
     cdp_status st;
@@ -1527,6 +1719,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
     memset(&f->now, 0, sizeof f->now);
+    cdp__fsdp_cut_film(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);
 }
@@ -1542,12 +1735,7 @@ CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *f) {
     if (st == CDP_OK && !f->info.skipped) {
         st = cdp__fsdp_update(f);
         if (st == CDP_OK) ++f->step;
-        if (st != CDP_OK) { /* others would wait for this rank's parts */
-            const cdp_error e = *cdp_last_error();
-            cdp_group_abort(f->gathers, e.text);
-            cdp_group_abort(f->reductions, e.text);
-            (void)cdp_error_set(st, -1, 0, "cdp_fsdp_step: the update has failed: %s", e.text);
-        }
+        if (st != CDP_OK) cdp__fsdp_give_up(f, st, "cdp_fsdp_step: the update has failed: ");
     }
     if (st != CDP_OK) return cdp__fsdp_broken(f, st);
     return cdp__fsdp_next_step(f, !f->info.skipped);
@@ -1558,6 +1746,113 @@ CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *f) {
     return st == CDP_OK ? cdp__fsdp_next_step(f, false) : st;
 }
 
+/* ---- >>fsdp/picture: one step as a picture --------------------------------------------------- */
+
+/* Knows: events of the last step. Promises: at most `room` bytes are written, and the length of the
+   whole text is returned. */
+
+#if !defined(CDP_NO_TRACE) && !defined(CDP_NO_DDP)
+
+CDP__PRIVATE const char *cdp__fsdp_row(uint32_t row) {
+    static const char *const names[CDP__FSDP_ROWS] = {"wait", "gather", "reduction"};
+    return names[row];
+}
+
+/* When an event ended, from the beginning of the step. */
+CDP__PRIVATE uint64_t cdp__fsdp_until(const cdp__fsdp_film *film, const cdp__fsdp_event *e) {
+    return (e->to_ns ? e->to_ns : film->end_ns) - film->begin_ns;
+}
+
+CDP__PRIVATE void cdp__fsdp_title(const cdp_fsdp *f, const cdp__fsdp_event *e, char out[96]) {
+    cdp__text t = cdp__text_of(out, 96);
+    char name[64];
+    cdp__trace_name(f->units[e->unit].name, name);
+    cdp__text_add(&t, "%s %s", cdp__fsdp_row(e->row), name);
+}
+
+CDP__PRIVATE void cdp__fsdp_json(const cdp_fsdp *f, const cdp__fsdp_film *film, cdp__text *t) {
+    char title[96];
+    uint32_t i;
+    cdp__text_add(
+        t, "{\"displayTimeUnit\":\"ns\",\"lost_events\":%u,\"traceEvents\":[\n", film->lost);
+    for (i = 0; i < film->count; ++i) {
+        const cdp__fsdp_event *e = &film->events[i];
+        cdp__fsdp_title(f, e, title);
+        cdp__trace_slice(t, title, f->rank, 1 + e->row, e->from_ns - film->begin_ns,
+            cdp__fsdp_until(film, e), e->bytes);
+        cdp__text_add(t, "{\"name\":\"memory\",\"ph\":\"C\",\"pid\":%u,\"ts\":", f->rank);
+        cdp__trace_us(t, e->from_ns - film->begin_ns);
+        cdp__text_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)e->held);
+    }
+    for (i = 0; i < CDP__FSDP_ROWS; ++i)
+        cdp__text_add(t,
+            "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":"
+            "\"%ss\"}},\n",
+            f->rank, 1 + i, cdp__fsdp_row(i));
+    cdp__text_add(t,
+        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}}]}\n",
+        f->rank, f->rank);
+}
+
+/* Memory in use from each event to the next one, as columns from the bottom. */
+CDP__PRIVATE void cdp__fsdp_svg_memory(
+    const cdp__fsdp_film *film, uint64_t whole, uint64_t most, cdp__text *t) {
+    uint32_t i;
+    for (i = 0; i < film->count; ++i) {
+        const cdp__fsdp_event *e = &film->events[i];
+        const uint64_t to = i + 1 < film->count ? e[1].from_ns : film->end_ns;
+        const uint64_t x = 80 + (e->from_ns - film->begin_ns) * 900 / whole;
+        const uint64_t w = cdp__max(1, (to - e->from_ns) * 900 / whole), h = e->held * 40 / most;
+        cdp__text_add(t,
+            "<rect x=\"%llu\" y=\"%llu\" width=\"%llu\" height=\"%llu\" "
+            "fill=\"#9ab58a\"><title>%llu "
+            "bytes</title></rect>\n",
+            (unsigned long long)x, (unsigned long long)(190 - h), (unsigned long long)w,
+            (unsigned long long)h, (unsigned long long)e->held);
+    }
+}
+
+CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_film *film, cdp__text *t) {
+    static const char *const colours[CDP__FSDP_ROWS][2] = {
+        {"#d9d9d9", "#b8b8b8"}, {"#7aa6c2", "#5b88a5"}, {"#e0b07f", "#c98f5a"}};
+    const uint64_t whole = cdp__max(1, film->end_ns - film->begin_ns);
+    uint64_t most = 1;
+    char title[96];
+    uint32_t i;
+    cdp__text_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"230\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n"
+        "<rect width=\"1000\" height=\"230\" fill=\"#ffffff\"></rect>\n"
+        "<text x=\"5\" y=\"187\">memory</text>\n");
+    for (i = 0; i < CDP__FSDP_ROWS; ++i)
+        cdp__text_add(t, "<text x=\"5\" y=\"%u\">%ss</text>\n", 37 + 40 * i, cdp__fsdp_row(i));
+    for (i = 0; i < film->count; ++i) {
+        const cdp__fsdp_event *e = &film->events[i];
+        cdp__fsdp_title(f, e, title);
+        cdp__trace_bar(t, e->from_ns - film->begin_ns, cdp__fsdp_until(film, e), whole,
+            20 + 40 * e->row, colours[e->row][e->unit % 2], title);
+        most = cdp__max(most, e->held);
+    }
+    cdp__fsdp_svg_memory(film, whole, most, t);
+    cdp__text_add(t,
+        "<text x=\"80\" y=\"215\">rank %u: %llu us, of which %llu us were waited for; most %llu "
+        "bytes; %u events are not shown</text>\n</svg>\n",
+        f->rank, (unsigned long long)(whole / 1000),
+        (unsigned long long)(f->stats.exposed_ns / 1000), (unsigned long long)most, film->lost);
+}
+
+CDP_API uint64_t cdp_fsdp_trace(
+    const cdp_fsdp *f, cdp_trace_format format, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    if (f && f->film[0].end_ns && format == CDP_TRACE_SVG)
+        cdp__fsdp_svg(f, &f->film[0], &t);
+    else if (f && f->film[0].end_ns)
+        cdp__fsdp_json(f, &f->film[0], &t);
+    return cdp__text_end(&t);
+}
+
+#endif /* CDP_NO_TRACE, CDP_NO_DDP */
+
 /* ---- >>fsdp/agree: ranks compare their descs ------------------------------------------------- */
 
 /* Knows: a desc on every rank. Promises: a difference is named, with both ranks, before anything
@@ -1567,7 +1862,8 @@ CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *f) {
 #define CDP__FSDP_SHOWN 48u /* of a name in it */
 
 enum {
-    CDP__FSDP_PLACE = 16, /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_GROUPS = 12, /* the first of the words about groups */
+    CDP__FSDP_PLACE = 16,  /* the word that only ranks of desc.replicate compare */
     CDP__FSDP_WORDS = 18
 };
 
@@ -1590,6 +1886,23 @@ CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
         cdp__fsdp_hash(CDP__FSDP_HASH, numbers, sizeof numbers), others, sizeof others);
 }
 
+/* All ranks of a group learn whether one of them cannot go on, which, and why. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_group *g, cdp_status own) {
+    const cdp_error e = *cdp_last_error();
+    uint64_t bad = own == CDP_OK ? 0 : (cdp_rank(g) + 1ull) << 32 | (uint32_t) - (int32_t)own;
+    char why[sizeof e.text];
+    uint32_t rank;
+    cdp_status st = cdp_allreduce(g, NULL, &bad, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
+    rank = (uint32_t)(bad >> 32) - 1;
+    memcpy(why, e.text, sizeof why);
+    if (st == CDP_OK && bad) st = cdp_broadcast(g, why, sizeof why, CDP_DTYPE_U8, rank);
+    if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
+    if (st != CDP_OK || !bad) return st;
+    why[sizeof why - 1] = 0;
+    return cdp_error_set((cdp_status) - (int32_t)(uint32_t)bad, (int32_t)rank, 0,
+        "cdp_fsdp_create has failed on rank %u: %s", rank, why);
+}
+
 /* The settings that have to be equal, and a sum of all parameters and units. */
 CDP__PRIVATE void cdp__fsdp_words(
     const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
@@ -1610,8 +1923,8 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[9] = d->no_prefetch;
     word[10] = d->skip_nonfinite;
     word[11] = d->own_init;
-    word[12] = d->replicate != NULL;
-    word[13] = d->norm_group != NULL;
+    word[CDP__FSDP_GROUPS] = d->replicate ? cdp_size(d->replicate) : 0;
+    word[CDP__FSDP_GROUPS + 1] = d->norm_group ? cdp_size(d->norm_group) : 0;
     memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
     memcpy(&word[15], &d->divisor, sizeof d->divisor);
     word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
@@ -1656,6 +1969,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_name_difference(
     char *lines = (char *)cdp__fsdp_alloc(f, ranks * CDP__FSDP_LINE), mine[CDP__FSDP_LINE];
     cdp_status st = all && lines ? CDP_OK : cdp__fsdp_nomem("comparing", ranks * n * sizeof *all);
     uint32_t i = 0;
+    st = cdp__fsdp_vote(g, st);
     if (st == CDP_OK) st = cdp_allgather(g, own, all, n, CDP_DTYPE_U64);
     while (st == CDP_OK && i + 1 < n && all[i] == all[other * n + i])
         ++i;
@@ -1685,6 +1999,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_compare(
         const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS;
         for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
         }
+        if (k == CDP__FSDP_GROUPS || k == CDP__FSDP_GROUPS + 1)
+            f->desc.replicate = f->desc.norm_group = NULL; /* nobody may wait there */
         if (k == CDP__FSDP_PLACE)
             return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
                 "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its desc.group, "
@@ -1713,6 +2029,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_agree(cdp_fsdp *f, cdp_group *g) {
     uint32_t i;
     cdp_status st = CDP_OK;
     if (!own || !all) st = cdp__fsdp_nomem("comparing", n * sizeof *own);
+    st = cdp__fsdp_vote(g, st);
     for (i = 0; i < n && st == CDP_OK; ++i) {
         const char *const whole = cdp__fsdp_line_name(f, i); /* which a line may shorten */
         cdp__fsdp_line(f, i, line);
@@ -1754,8 +2071,15 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     f->slots = (cdp__fsdp_slot *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->slots);
     f->counts = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * f->ranks * sizeof *f->counts);
     f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->pieces);
-    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces)
+    f->parts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *f->parts);
+    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
+    for (i = 0; i < 2 && d->events; ++i) {
+        f->film[i].events =
+            (cdp__fsdp_event *)cdp__fsdp_alloc(f, d->events * sizeof(cdp__fsdp_event));
+        if (!f->film[i].events)
+            return cdp__fsdp_nomem("events", d->events * sizeof(cdp__fsdp_event));
+    }
     for (i = 0; i < d->param_count; ++i) {
         f->params[i] = d->params[i];
         f->params[i].name = cdp__fsdp_name(f, d->params[i].name, "param", i);
@@ -1766,7 +2090,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
         u->name = cdp__fsdp_name(f, d->units && d->unit_count ? d->units[i].name : NULL, "unit", i);
         u->keep = cdp__fsdp_keeps(d, i);
         u->uses = cdp__fsdp_uses(d, i);
-        u->slot = u->pool = CDP__FSDP_NONE;
+        u->slot = u->pool = u->event = CDP__FSDP_NONE;
         named = named && u->name;
     }
     return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
@@ -1774,10 +2098,11 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
 
 /* Cuts both ranges of a unit. */
 CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
+    const uint32_t first = cdp__fsdp_first(&f->list, unit), end = cdp__fsdp_end(&f->list, unit);
     uint32_t k, r, i;
     for (k = 0; k < 2; ++k) {
         cdp__fsdp_range *g = &f->units[unit].range[k];
-        cdp__fsdp_walk w = cdp__fsdp_walk_of(f->params, f->desc.param_count, unit, k == 1);
+        cdp__fsdp_walk w = cdp__fsdp_walk_of(&f->list, unit, k == 1);
         uint64_t from = 0, at = 0;
         g->counts = f->counts + (2ull * unit + k) * f->ranks;
         g->total = w.total;
@@ -1788,7 +2113,7 @@ CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
             from = to;
         }
         g->own = g->counts[f->rank];
-        for (i = 0; i < f->desc.param_count; ++i)
+        for (i = first; i < end; ++i)
             if (f->params[i].unit == unit && f->params[i].frozen == (k == 1)) {
                 f->offset[i] = at;
                 at += cdp__fsdp_count(&f->params[i]);
@@ -1834,24 +2159,16 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_shards(cdp_fsdp *f) {
     return CDP_OK;
 }
 
-/* Whether a unit that is not kept is one of the first of its size, which get slots. */
-CDP__PRIVATE bool cdp__fsdp_gets_slot(const cdp_fsdp *f, uint32_t unit) {
-    const uint64_t bytes = cdp__fsdp_slot_bytes(f, &f->units[unit]);
-    const uint32_t most = cdp__fsdp_slots_for(&f->desc, f->unit_count);
-    uint32_t i, before = 0;
-    for (i = 0; i < unit && before < most; ++i)
-        before += !f->units[i].keep && cdp__fsdp_slot_bytes(f, &f->units[i]) == bytes;
-    return before < most;
-}
-
 /* Slots, and memory of whole gradients. */
 CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
-    uint32_t i, k, shared = 0, trained = 0, slot;
+    cdp__fsdp_sizes sizes = cdp__fsdp_sizes_of(&f->desc, &f->list, f->unit_count);
+    uint32_t i, k, shared = 0, trained = 0, slot, all;
     cdp_status st = CDP_OK;
     for (i = 0; i < f->unit_count && st == CDP_OK; ++i) {
         cdp__fsdp_unit *u = &f->units[i];
         const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
-        if (bytes && (u->keep || cdp__fsdp_gets_slot(f, i)))
+        const uint32_t before = u->keep ? 0 : cdp__fsdp_alike(&sizes, i, f->unit_count, &all);
+        if (bytes && before < cdp__fsdp_slots_for(&f->desc, before + 1))
             st = cdp__fsdp_add_slot(f, bytes, &slot);
         if (!u->range[0].total) continue;
         ++trained;
@@ -1883,8 +2200,9 @@ CDP__PRIVATE uint64_t cdp__fsdp_overlap(
 
 CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
     uint32_t unit, i, k;
-    for (unit = 0; unit < f->unit_count; ++unit)
-        for (i = 0; i < f->desc.param_count; ++i) {
+    for (unit = 0; unit < f->unit_count; ++unit) {
+        const uint32_t end = cdp__fsdp_end(&f->list, unit);
+        for (i = cdp__fsdp_first(&f->list, unit); i < end; ++i) {
             cdp_fsdp_piece *p = &f->pieces[f->piece_count];
             const cdp__fsdp_unit *u = &f->units[unit];
             const cdp__fsdp_range *r = &u->range[f->params[i].frozen];
@@ -1900,6 +2218,7 @@ CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
             p->grad = f->params[i].frozen ? NULL : u->mean + at;
             ++f->piece_count;
         }
+    }
 }
 
 /* ---- first values, saving and restoring ---- */
@@ -1910,14 +2229,13 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
     const cdp__fsdp_unit *u = &f->units[f->params[param].unit];
     const cdp__fsdp_range *r = &u->range[f->params[param].frozen];
     const bool gathers = kind == CDP_COLL_GATHER, here = f->rank == root;
-    uint64_t *counts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *counts), at = 0, first;
+    uint64_t at = 0, first;
     cdp_work work;
     cdp_request rq;
     uint32_t i;
     cdp_status st;
-    if (!counts) return cdp__fsdp_nomem("moving a parameter", f->ranks * sizeof *counts);
     for (i = 0; i < f->ranks; ++i) {
-        counts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
+        f->parts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
         at += r->counts[i];
     }
     memset(&rq, 0, sizeof rq);
@@ -1927,13 +2245,12 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
     rq.out = own;
     if (gathers) {
         rq.out = here ? whole : NULL;
-        rq.out_counts = counts;
+        rq.out_counts = f->parts;
     } else {
         rq.in = here ? whole : NULL;
-        rq.in_counts = counts;
+        rq.in_counts = f->parts;
     }
     st = cdp_start(f->gathers, &rq, &work);
-    cdp__fsdp_free(f, counts);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
@@ -1964,11 +2281,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_init_param(cdp_fsdp *f, const cdp_fsdp_desc *d
 }
 
 /* Whether rank 0 has first values of its own decides for all ranks: one number per parameter. */
-CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
-    uint8_t *given = (uint8_t *)cdp__fsdp_alloc(f, d->param_count);
+CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d, uint8_t *given) {
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (!given) return cdp__fsdp_nomem("first values", d->param_count);
     for (i = 0; i < d->param_count; ++i)
         given[i] = d->params[i].init != NULL;
     if (!d->own_init) st = cdp_broadcast(f->gathers, given, d->param_count, CDP_DTYPE_U8, 0);
@@ -1978,9 +2293,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         st = cdp__fsdp_init_param(f, d, i);
         f->params[i].init = NULL;
     }
-    cdp__fsdp_free(f, given);
     if (st == CDP_OK && d->replicate && !d->own_init && f->value_count)
-        st = cdp_broadcast(d->replicate, f->values, f->value_count, CDP_DTYPE_F32, 0);
+        st = cdp_broadcast(f->replicas, f->values, f->value_count, CDP_DTYPE_F32, 0);
     return st == CDP_OK ? cdp__fsdp_cast(f) : st;
 }
 
@@ -2082,6 +2396,9 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->pieces);
     cdp__fsdp_free(f, f->slots);
     cdp__fsdp_free(f, f->counts);
+    cdp__fsdp_free(f, f->parts);
+    cdp__fsdp_free(f, f->film[0].events);
+    cdp__fsdp_free(f, f->film[1].events);
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
@@ -2092,67 +2409,85 @@ CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
     cdp__fsdp_settle(f);
     cdp_group_destroy(f->gathers);
     cdp_group_destroy(f->reductions);
+    cdp_group_destroy(f->replicas);
+    cdp_group_destroy(f->norms);
     cdp__fsdp_free_all(f);
 }
 
-/* All ranks learn whether one of them has too little memory. */
-CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_fsdp *f, cdp_status own) {
-    uint32_t bad = own == CDP_OK ? 0 : f->rank + 1;
-    const cdp_error e = *cdp_last_error();
-    const cdp_status st =
-        cdp_allreduce(f->desc.group, NULL, &bad, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
-    if (own != CDP_OK) return cdp_error_set(own, -1, 0, "cdp_fsdp_create: %s", e.text);
-    if (st != CDP_OK || !bad) return st;
-    return cdp_error_set(CDP_ERR_NOMEM, (int32_t)bad - 1, 0,
-        "cdp_fsdp_create: rank %u has not enough memory; see cdp_fsdp_preview()", bad - 1);
-}
-
-/* Groups for both kinds of operations. */
-CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
-    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *ranks), i;
-    cdp_status st = ranks ? CDP_OK : cdp__fsdp_nomem("groups", f->ranks * sizeof *ranks);
-    for (i = 0; i < f->ranks && ranks; ++i)
+/* A group of the same ranks. */
+CDP__PRIVATE cdp_status cdp__fsdp_twin(const cdp_fsdp *f, cdp_group *of, cdp_group **out) {
+    const uint32_t n = cdp_size(of);
+    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, n * sizeof *ranks), i;
+    cdp_status st;
+    if (!ranks) return cdp__fsdp_nomem("groups", n * sizeof *ranks);
+    for (i = 0; i < n; ++i)
         ranks[i] = i;
-    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->gathers);
-    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->reductions);
+    st = cdp_group_new(of, ranks, n, out);
     cdp__fsdp_free(f, ranks);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
-    cdp_status st = cdp__fsdp_open_tables(f, d);
-    uint32_t i;
-    f->desc.params = f->params;
-    st = cdp__fsdp_vote(f, st);
-    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
-    if (st == CDP_OK && d->replicate) st = cdp__fsdp_agree(f, d->replicate);
-    if (st != CDP_OK) return st;
-    for (i = 0; i < f->unit_count; ++i)
-        cdp__fsdp_cut_unit(f, i);
-    st = cdp__fsdp_open_groups(f);
-    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
-    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
-    st = cdp__fsdp_vote(f, st);
-    if (st != CDP_OK) return st;
-    cdp__fsdp_open_pieces(f);
-    f->stats.largest_share = cdp__fsdp_largest_share(&f->desc, f->unit_count, f->ranks);
-    f->desc.units = NULL; /* the caller's */
-    return cdp__fsdp_init(f, d);
+CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
+    const cdp_fsdp_desc *d = &f->desc;
+    cdp_status st = cdp__fsdp_twin(f, d->group, &f->gathers);
+    if (st == CDP_OK) st = cdp__fsdp_twin(f, d->group, &f->reductions);
+    if (st == CDP_OK && d->replicate) st = cdp__fsdp_twin(f, d->replicate, &f->replicas);
+    if (st == CDP_OK && d->norm_group) st = cdp__fsdp_twin(f, d->norm_group, &f->norms);
+    return st;
 }
 
-CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
-    const cdp_os *os;
-    cdp_fsdp *f;
-    cdp_status st;
-    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
-    *out = NULL;
-    st = cdp__fsdp_check("cdp_fsdp_create", d);
-    if (st == CDP_OK && !d->group) st = cdp__fsdp_missing("cdp_fsdp_create", "desc.group");
-    if (st == CDP_OK) st = cdp_group_status(d->group);
+/* All that needs memory, without another rank. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_own(cdp_fsdp *f, uint8_t **given) {
+    cdp_status st = cdp__fsdp_open_groups(f);
+    uint32_t i;
+    for (i = 0; i < f->unit_count; ++i)
+        cdp__fsdp_cut_unit(f, i);
+    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
+    *given = (uint8_t *)cdp__fsdp_alloc(f, f->desc.param_count);
+    return st != CDP_OK || *given ? st : cdp__fsdp_nomem("first values", f->desc.param_count);
+}
+
+/* The ranks of this group agree already; those of the others do. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote_wide(const cdp_fsdp_desc *d, cdp_status st) {
+    if (d->replicate) st = cdp__fsdp_vote(d->replicate, st);
+    return d->norm_group ? cdp__fsdp_vote(d->norm_group, st) : st;
+}
+
+/* A group that was never used tells nobody that this rank leaves it. */
+CDP__PRIVATE cdp_status cdp__fsdp_use_groups(cdp_fsdp *f) {
+    cdp_status st = cdp_barrier(f->gathers);
+    if (st == CDP_OK) st = cdp_barrier(f->reductions);
+    if (st == CDP_OK && f->replicas) st = cdp_barrier(f->replicas);
+    return st == CDP_OK && f->norms ? cdp_barrier(f->norms) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    uint8_t *given = NULL;
+    cdp_status st = cdp__fsdp_open_tables(f, d);
+    f->desc.params = f->params;
+    st = cdp__fsdp_vote(d->group, st);
+    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
+    st = cdp__fsdp_vote_wide(&f->desc, st);
     if (st != CDP_OK) return st;
-    os = cdp_group_desc_of(d->group)->os;
-    f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
-    if (!f) return cdp__fsdp_nomem("the struct", sizeof *f);
+    f->list = cdp__fsdp_list_of(&f->desc);
+    if (d->replicate) st = cdp__fsdp_agree(f, d->replicate);
+    if (st == CDP_OK) st = cdp__fsdp_open_own(f, &given);
+    st = cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
+    if (st == CDP_OK) st = cdp__fsdp_use_groups(f);
+    if (st == CDP_OK) {
+        cdp__fsdp_open_pieces(f);
+        f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
+        f->desc.units = NULL; /* the caller's */
+        f->film[1].begin_ns = cdp__fsdp_now(f);
+        st = cdp__fsdp_init(f, d, given);
+    }
+    cdp__fsdp_free(f, given);
+    return st;
+}
+
+/* What may be said without memory. */
+CDP__PRIVATE void cdp__fsdp_settings(cdp_fsdp *f, const cdp_os *os, const cdp_fsdp_desc *d) {
     memset(f, 0, sizeof *f);
     f->os = os;
     f->desc = *d;
@@ -2164,6 +2499,23 @@ CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
     if (d->divisor == 0)
         f->desc.divisor = (double)f->ranks * (d->replicate ? cdp_size(d->replicate) : 1);
     f->last = CDP__FSDP_NONE;
+}
+
+CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
+    const cdp_os *os;
+    cdp_fsdp *f = NULL;
+    cdp_status st;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
+    *out = NULL;
+    if (!d || !d->group) return cdp__fsdp_missing("cdp_fsdp_create", d ? "desc.group" : "desc");
+    st = cdp_group_status(d->group);
+    if (st != CDP_OK) return st;
+    os = cdp_group_desc_of(d->group)->os;
+    st = cdp__fsdp_check("cdp_fsdp_create", d);
+    if (st == CDP_OK) f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
+    if (st == CDP_OK && !f) st = cdp__fsdp_nomem("the struct", sizeof *f);
+    if (!f) return cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
+    cdp__fsdp_settings(f, os, d);
     st = cdp__fsdp_open(f, d);
     if (st == CDP_OK)
         *out = f;

@@ -421,6 +421,7 @@ extern "C" {
 #include "text/utf8.h"
 #include "text/format.h"
 #include "text/json_write.h"
+#include "text/timeline.h"
 #include "dtype/dtype.h"
 #include "dtype/reduce.h"
 #include "dtype/convert.h"

@@ -72,6 +72,7 @@
         bring an optimizer of my own                       cdp_fsdp_desc.update
         save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
         know what the last step took                       cdp_fsdp_stats_of
+        see it: gathers, reductions, waits, memory         cdp_fsdp_trace
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
@@ -131,8 +132,10 @@
         steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
 
     ERRORS
-        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. MISMATCH of
-        cdp_fsdp_create: the text names what differs and both ranks, and the group stays usable.
+        INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
+        ranks, with the reason of one; MISMATCH names what differs and both ranks. The groups stay
+        usable. In a step others wait for a rank whose call was refused: it corrects the call, or
+        destroys its cdp_fsdp, and they learn at once that it has left.
         After a failure of communication, of an update, or of memory in a step, destroy the
         cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
 
@@ -184,6 +187,7 @@ extern "C" {
 #include "fsdp/gather.h"
 #include "fsdp/reduce.h"
 #include "fsdp/step.h"
+#include "fsdp/picture.h"
 #include "fsdp/agree.h"
 #include "fsdp/create.h"
 

@@ -22,7 +22,8 @@
 #define CDP__FSDP_SHOWN 48u /* of a name in it */
 
 enum {
-    CDP__FSDP_PLACE = 16, /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_GROUPS = 12, /* the first of the words about groups */
+    CDP__FSDP_PLACE = 16,  /* the word that only ranks of desc.replicate compare */
     CDP__FSDP_WORDS = 18
 };
 
@@ -45,6 +46,23 @@ CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
         cdp__fsdp_hash(CDP__FSDP_HASH, numbers, sizeof numbers), others, sizeof others);
 }
 
+/* All ranks of a group learn whether one of them cannot go on, which, and why. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_group *g, cdp_status own) {
+    const cdp_error e = *cdp_last_error();
+    uint64_t bad = own == CDP_OK ? 0 : (cdp_rank(g) + 1ull) << 32 | (uint32_t) - (int32_t)own;
+    char why[sizeof e.text];
+    uint32_t rank;
+    cdp_status st = cdp_allreduce(g, NULL, &bad, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
+    rank = (uint32_t)(bad >> 32) - 1;
+    memcpy(why, e.text, sizeof why);
+    if (st == CDP_OK && bad) st = cdp_broadcast(g, why, sizeof why, CDP_DTYPE_U8, rank);
+    if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
+    if (st != CDP_OK || !bad) return st;
+    why[sizeof why - 1] = 0;
+    return cdp_error_set((cdp_status) - (int32_t)(uint32_t)bad, (int32_t)rank, 0,
+        "cdp_fsdp_create has failed on rank %u: %s", rank, why);
+}
+
 /* The settings that have to be equal, and a sum of all parameters and units. */
 CDP__PRIVATE void cdp__fsdp_words(
     const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
@@ -65,8 +83,8 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[9] = d->no_prefetch;
     word[10] = d->skip_nonfinite;
     word[11] = d->own_init;
-    word[12] = d->replicate != NULL;
-    word[13] = d->norm_group != NULL;
+    word[CDP__FSDP_GROUPS] = d->replicate ? cdp_size(d->replicate) : 0;
+    word[CDP__FSDP_GROUPS + 1] = d->norm_group ? cdp_size(d->norm_group) : 0;
     memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
     memcpy(&word[15], &d->divisor, sizeof d->divisor);
     word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
@@ -111,6 +129,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_name_difference(
     char *lines = (char *)cdp__fsdp_alloc(f, ranks * CDP__FSDP_LINE), mine[CDP__FSDP_LINE];
     cdp_status st = all && lines ? CDP_OK : cdp__fsdp_nomem("comparing", ranks * n * sizeof *all);
     uint32_t i = 0;
+    st = cdp__fsdp_vote(g, st);
     if (st == CDP_OK) st = cdp_allgather(g, own, all, n, CDP_DTYPE_U64);
     while (st == CDP_OK && i + 1 < n && all[i] == all[other * n + i])
         ++i;
@@ -140,6 +159,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_compare(
         const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS;
         for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
         }
+        if (k == CDP__FSDP_GROUPS || k == CDP__FSDP_GROUPS + 1)
+            f->desc.replicate = f->desc.norm_group = NULL; /* nobody may wait there */
         if (k == CDP__FSDP_PLACE)
             return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
                 "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its desc.group, "
@@ -168,6 +189,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_agree(cdp_fsdp *f, cdp_group *g) {
     uint32_t i;
     cdp_status st = CDP_OK;
     if (!own || !all) st = cdp__fsdp_nomem("comparing", n * sizeof *own);
+    st = cdp__fsdp_vote(g, st);
     for (i = 0; i < n && st == CDP_OK; ++i) {
         const char *const whole = cdp__fsdp_line_name(f, i); /* which a line may shorten */
         cdp__fsdp_line(f, i, line);

@@ -35,16 +35,16 @@ CDP__PRIVATE uint32_t cdp__fsdp_unit_count(const cdp_fsdp_desc *d) {
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_check_param(
-    const char *call, const cdp_fsdp_desc *d, uint32_t i, uint64_t *all) {
+    const char *call, const cdp_fsdp_desc *d, uint32_t i, uint32_t units, uint64_t *all) {
     const cdp_fsdp_param *p = &d->params[i];
     uint64_t count = 0, row = 0;
     if (p->ndim > CDP_FSDP_DIMS)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, "%s: params[%u].ndim is %u; the most is %u",
             call, i, p->ndim, CDP_FSDP_DIMS);
-    if (p->unit >= cdp__fsdp_unit_count(d))
+    if (p->unit >= units)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "%s: params[%u].unit is %u; it should be less than the number of units, %u", call, i,
-            p->unit, cdp__fsdp_unit_count(d));
+            p->unit, units);
     if (!cdp__fsdp_product(p, 0, &count) || !cdp__fsdp_product(p, 1, &row)
         || (*all += count) > UINT64_MAX >> 3)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -88,7 +88,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fs
 
 CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {
     uint64_t all = 0;
-    uint32_t i;
+    uint32_t i, units;
     cdp_status st = CDP_OK;
     if (!d) return cdp__fsdp_missing(call, "desc");
     if (d->param_count && !d->params) return cdp__fsdp_missing(call, "desc.params");
@@ -104,8 +104,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0, "%s: desc.%s is %s; use F32, BF16 or F16",
             call, cdp__fsdp_is_dtype(d->compute) ? "reduce" : "compute",
             cdp_dtype_name(cdp__fsdp_is_dtype(d->compute) ? d->reduce : d->compute));
+    units = cdp__fsdp_unit_count(d);
     for (i = 0; i < d->param_count && st == CDP_OK; ++i)
-        st = cdp__fsdp_check_param(call, d, i, &all);
+        st = cdp__fsdp_check_param(call, d, i, units, &all);
     return st == CDP_OK ? cdp__fsdp_check_optimizer(call, d) : st;
 }
 

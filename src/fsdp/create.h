@@ -24,6 +24,7 @@
 #include "gather.h"
 #include "reduce.h"
 #include "step.h"
+#include "picture.h"
 
 /* A copy of a name, or of "<what><i>" if there is none. */
 CDP__PRIVATE char *cdp__fsdp_name(
@@ -48,8 +49,15 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     f->slots = (cdp__fsdp_slot *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->slots);
     f->counts = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * f->ranks * sizeof *f->counts);
     f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->pieces);
-    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces)
+    f->parts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *f->parts);
+    if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
+    for (i = 0; i < 2 && d->events; ++i) {
+        f->film[i].events =
+            (cdp__fsdp_event *)cdp__fsdp_alloc(f, d->events * sizeof(cdp__fsdp_event));
+        if (!f->film[i].events)
+            return cdp__fsdp_nomem("events", d->events * sizeof(cdp__fsdp_event));
+    }
     for (i = 0; i < d->param_count; ++i) {
         f->params[i] = d->params[i];
         f->params[i].name = cdp__fsdp_name(f, d->params[i].name, "param", i);
@@ -60,7 +68,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
         u->name = cdp__fsdp_name(f, d->units && d->unit_count ? d->units[i].name : NULL, "unit", i);
         u->keep = cdp__fsdp_keeps(d, i);
         u->uses = cdp__fsdp_uses(d, i);
-        u->slot = u->pool = CDP__FSDP_NONE;
+        u->slot = u->pool = u->event = CDP__FSDP_NONE;
         named = named && u->name;
     }
     return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
@@ -68,10 +76,11 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
 
 /* Cuts both ranges of a unit. */
 CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
+    const uint32_t first = cdp__fsdp_first(&f->list, unit), end = cdp__fsdp_end(&f->list, unit);
     uint32_t k, r, i;
     for (k = 0; k < 2; ++k) {
         cdp__fsdp_range *g = &f->units[unit].range[k];
-        cdp__fsdp_walk w = cdp__fsdp_walk_of(f->params, f->desc.param_count, unit, k == 1);
+        cdp__fsdp_walk w = cdp__fsdp_walk_of(&f->list, unit, k == 1);
         uint64_t from = 0, at = 0;
         g->counts = f->counts + (2ull * unit + k) * f->ranks;
         g->total = w.total;
@@ -82,7 +91,7 @@ CDP__PRIVATE void cdp__fsdp_cut_unit(cdp_fsdp *f, uint32_t unit) {
             from = to;
         }
         g->own = g->counts[f->rank];
-        for (i = 0; i < f->desc.param_count; ++i)
+        for (i = first; i < end; ++i)
             if (f->params[i].unit == unit && f->params[i].frozen == (k == 1)) {
                 f->offset[i] = at;
                 at += cdp__fsdp_count(&f->params[i]);
@@ -128,24 +137,16 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_shards(cdp_fsdp *f) {
     return CDP_OK;
 }
 
-/* Whether a unit that is not kept is one of the first of its size, which get slots. */
-CDP__PRIVATE bool cdp__fsdp_gets_slot(const cdp_fsdp *f, uint32_t unit) {
-    const uint64_t bytes = cdp__fsdp_slot_bytes(f, &f->units[unit]);
-    const uint32_t most = cdp__fsdp_slots_for(&f->desc, f->unit_count);
-    uint32_t i, before = 0;
-    for (i = 0; i < unit && before < most; ++i)
-        before += !f->units[i].keep && cdp__fsdp_slot_bytes(f, &f->units[i]) == bytes;
-    return before < most;
-}
-
 /* Slots, and memory of whole gradients. */
 CDP__PRIVATE cdp_status cdp__fsdp_open_slots(cdp_fsdp *f) {
-    uint32_t i, k, shared = 0, trained = 0, slot;
+    cdp__fsdp_sizes sizes = cdp__fsdp_sizes_of(&f->desc, &f->list, f->unit_count);
+    uint32_t i, k, shared = 0, trained = 0, slot, all;
     cdp_status st = CDP_OK;
     for (i = 0; i < f->unit_count && st == CDP_OK; ++i) {
         cdp__fsdp_unit *u = &f->units[i];
         const uint64_t bytes = cdp__fsdp_slot_bytes(f, u);
-        if (bytes && (u->keep || cdp__fsdp_gets_slot(f, i)))
+        const uint32_t before = u->keep ? 0 : cdp__fsdp_alike(&sizes, i, f->unit_count, &all);
+        if (bytes && before < cdp__fsdp_slots_for(&f->desc, before + 1))
             st = cdp__fsdp_add_slot(f, bytes, &slot);
         if (!u->range[0].total) continue;
         ++trained;
@@ -177,8 +178,9 @@ CDP__PRIVATE uint64_t cdp__fsdp_overlap(
 
 CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
     uint32_t unit, i, k;
-    for (unit = 0; unit < f->unit_count; ++unit)
-        for (i = 0; i < f->desc.param_count; ++i) {
+    for (unit = 0; unit < f->unit_count; ++unit) {
+        const uint32_t end = cdp__fsdp_end(&f->list, unit);
+        for (i = cdp__fsdp_first(&f->list, unit); i < end; ++i) {
             cdp_fsdp_piece *p = &f->pieces[f->piece_count];
             const cdp__fsdp_unit *u = &f->units[unit];
             const cdp__fsdp_range *r = &u->range[f->params[i].frozen];
@@ -194,6 +196,7 @@ CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
             p->grad = f->params[i].frozen ? NULL : u->mean + at;
             ++f->piece_count;
         }
+    }
 }
 
 /* ---- first values, saving and restoring ---- */
@@ -204,14 +207,13 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
     const cdp__fsdp_unit *u = &f->units[f->params[param].unit];
     const cdp__fsdp_range *r = &u->range[f->params[param].frozen];
     const bool gathers = kind == CDP_COLL_GATHER, here = f->rank == root;
-    uint64_t *counts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *counts), at = 0, first;
+    uint64_t at = 0, first;
     cdp_work work;
     cdp_request rq;
     uint32_t i;
     cdp_status st;
-    if (!counts) return cdp__fsdp_nomem("moving a parameter", f->ranks * sizeof *counts);
     for (i = 0; i < f->ranks; ++i) {
-        counts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
+        f->parts[i] = cdp__fsdp_overlap(f, param, at, r->counts[i], &first);
         at += r->counts[i];
     }
     memset(&rq, 0, sizeof rq);
@@ -221,13 +223,12 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
     rq.out = own;
     if (gathers) {
         rq.out = here ? whole : NULL;
-        rq.out_counts = counts;
+        rq.out_counts = f->parts;
     } else {
         rq.in = here ? whole : NULL;
-        rq.in_counts = counts;
+        rq.in_counts = f->parts;
     }
     st = cdp_start(f->gathers, &rq, &work);
-    cdp__fsdp_free(f, counts);
     return st == CDP_OK ? cdp_work_wait(work) : st;
 }
 
@@ -258,11 +259,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_init_param(cdp_fsdp *f, const cdp_fsdp_desc *d
 }
 
 /* Whether rank 0 has first values of its own decides for all ranks: one number per parameter. */
-CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
-    uint8_t *given = (uint8_t *)cdp__fsdp_alloc(f, d->param_count);
+CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d, uint8_t *given) {
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (!given) return cdp__fsdp_nomem("first values", d->param_count);
     for (i = 0; i < d->param_count; ++i)
         given[i] = d->params[i].init != NULL;
     if (!d->own_init) st = cdp_broadcast(f->gathers, given, d->param_count, CDP_DTYPE_U8, 0);
@@ -272,9 +271,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         st = cdp__fsdp_init_param(f, d, i);
         f->params[i].init = NULL;
     }
-    cdp__fsdp_free(f, given);
     if (st == CDP_OK && d->replicate && !d->own_init && f->value_count)
-        st = cdp_broadcast(d->replicate, f->values, f->value_count, CDP_DTYPE_F32, 0);
+        st = cdp_broadcast(f->replicas, f->values, f->value_count, CDP_DTYPE_F32, 0);
     return st == CDP_OK ? cdp__fsdp_cast(f) : st;
 }
 
@@ -376,6 +374,9 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->pieces);
     cdp__fsdp_free(f, f->slots);
     cdp__fsdp_free(f, f->counts);
+    cdp__fsdp_free(f, f->parts);
+    cdp__fsdp_free(f, f->film[0].events);
+    cdp__fsdp_free(f, f->film[1].events);
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
@@ -386,67 +387,85 @@ CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
     cdp__fsdp_settle(f);
     cdp_group_destroy(f->gathers);
     cdp_group_destroy(f->reductions);
+    cdp_group_destroy(f->replicas);
+    cdp_group_destroy(f->norms);
     cdp__fsdp_free_all(f);
 }
 
-/* All ranks learn whether one of them has too little memory. */
-CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_fsdp *f, cdp_status own) {
-    uint32_t bad = own == CDP_OK ? 0 : f->rank + 1;
-    const cdp_error e = *cdp_last_error();
-    const cdp_status st =
-        cdp_allreduce(f->desc.group, NULL, &bad, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
-    if (own != CDP_OK) return cdp_error_set(own, -1, 0, "cdp_fsdp_create: %s", e.text);
-    if (st != CDP_OK || !bad) return st;
-    return cdp_error_set(CDP_ERR_NOMEM, (int32_t)bad - 1, 0,
-        "cdp_fsdp_create: rank %u has not enough memory; see cdp_fsdp_preview()", bad - 1);
-}
-
-/* Groups for both kinds of operations. */
-CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
-    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *ranks), i;
-    cdp_status st = ranks ? CDP_OK : cdp__fsdp_nomem("groups", f->ranks * sizeof *ranks);
-    for (i = 0; i < f->ranks && ranks; ++i)
+/* A group of the same ranks. */
+CDP__PRIVATE cdp_status cdp__fsdp_twin(const cdp_fsdp *f, cdp_group *of, cdp_group **out) {
+    const uint32_t n = cdp_size(of);
+    uint32_t *ranks = (uint32_t *)cdp__fsdp_alloc(f, n * sizeof *ranks), i;
+    cdp_status st;
+    if (!ranks) return cdp__fsdp_nomem("groups", n * sizeof *ranks);
+    for (i = 0; i < n; ++i)
         ranks[i] = i;
-    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->gathers);
-    if (st == CDP_OK) st = cdp_group_new(f->desc.group, ranks, f->ranks, &f->reductions);
+    st = cdp_group_new(of, ranks, n, out);
     cdp__fsdp_free(f, ranks);
     return st;
 }
 
-CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
-    cdp_status st = cdp__fsdp_open_tables(f, d);
-    uint32_t i;
-    f->desc.params = f->params;
-    st = cdp__fsdp_vote(f, st);
-    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
-    if (st == CDP_OK && d->replicate) st = cdp__fsdp_agree(f, d->replicate);
-    if (st != CDP_OK) return st;
-    for (i = 0; i < f->unit_count; ++i)
-        cdp__fsdp_cut_unit(f, i);
-    st = cdp__fsdp_open_groups(f);
-    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
-    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
-    st = cdp__fsdp_vote(f, st);
-    if (st != CDP_OK) return st;
-    cdp__fsdp_open_pieces(f);
-    f->stats.largest_share = cdp__fsdp_largest_share(&f->desc, f->unit_count, f->ranks);
-    f->desc.units = NULL; /* the caller's */
-    return cdp__fsdp_init(f, d);
+CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
+    const cdp_fsdp_desc *d = &f->desc;
+    cdp_status st = cdp__fsdp_twin(f, d->group, &f->gathers);
+    if (st == CDP_OK) st = cdp__fsdp_twin(f, d->group, &f->reductions);
+    if (st == CDP_OK && d->replicate) st = cdp__fsdp_twin(f, d->replicate, &f->replicas);
+    if (st == CDP_OK && d->norm_group) st = cdp__fsdp_twin(f, d->norm_group, &f->norms);
+    return st;
 }
 
-CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
-    const cdp_os *os;
-    cdp_fsdp *f;
-    cdp_status st;
-    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
-    *out = NULL;
-    st = cdp__fsdp_check("cdp_fsdp_create", d);
-    if (st == CDP_OK && !d->group) st = cdp__fsdp_missing("cdp_fsdp_create", "desc.group");
-    if (st == CDP_OK) st = cdp_group_status(d->group);
+/* All that needs memory, without another rank. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_own(cdp_fsdp *f, uint8_t **given) {
+    cdp_status st = cdp__fsdp_open_groups(f);
+    uint32_t i;
+    for (i = 0; i < f->unit_count; ++i)
+        cdp__fsdp_cut_unit(f, i);
+    if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
+    *given = (uint8_t *)cdp__fsdp_alloc(f, f->desc.param_count);
+    return st != CDP_OK || *given ? st : cdp__fsdp_nomem("first values", f->desc.param_count);
+}
+
+/* The ranks of this group agree already; those of the others do. */
+CDP__PRIVATE cdp_status cdp__fsdp_vote_wide(const cdp_fsdp_desc *d, cdp_status st) {
+    if (d->replicate) st = cdp__fsdp_vote(d->replicate, st);
+    return d->norm_group ? cdp__fsdp_vote(d->norm_group, st) : st;
+}
+
+/* A group that was never used tells nobody that this rank leaves it. */
+CDP__PRIVATE cdp_status cdp__fsdp_use_groups(cdp_fsdp *f) {
+    cdp_status st = cdp_barrier(f->gathers);
+    if (st == CDP_OK) st = cdp_barrier(f->reductions);
+    if (st == CDP_OK && f->replicas) st = cdp_barrier(f->replicas);
+    return st == CDP_OK && f->norms ? cdp_barrier(f->norms) : st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
+    uint8_t *given = NULL;
+    cdp_status st = cdp__fsdp_open_tables(f, d);
+    f->desc.params = f->params;
+    st = cdp__fsdp_vote(d->group, st);
+    if (st == CDP_OK) st = cdp__fsdp_agree(f, d->group);
+    st = cdp__fsdp_vote_wide(&f->desc, st);
     if (st != CDP_OK) return st;
-    os = cdp_group_desc_of(d->group)->os;
-    f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
-    if (!f) return cdp__fsdp_nomem("the struct", sizeof *f);
+    f->list = cdp__fsdp_list_of(&f->desc);
+    if (d->replicate) st = cdp__fsdp_agree(f, d->replicate);
+    if (st == CDP_OK) st = cdp__fsdp_open_own(f, &given);
+    st = cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
+    if (st == CDP_OK) st = cdp__fsdp_use_groups(f);
+    if (st == CDP_OK) {
+        cdp__fsdp_open_pieces(f);
+        f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
+        f->desc.units = NULL; /* the caller's */
+        f->film[1].begin_ns = cdp__fsdp_now(f);
+        st = cdp__fsdp_init(f, d, given);
+    }
+    cdp__fsdp_free(f, given);
+    return st;
+}
+
+/* What may be said without memory. */
+CDP__PRIVATE void cdp__fsdp_settings(cdp_fsdp *f, const cdp_os *os, const cdp_fsdp_desc *d) {
     memset(f, 0, sizeof *f);
     f->os = os;
     f->desc = *d;
@@ -458,6 +477,23 @@ CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
     if (d->divisor == 0)
         f->desc.divisor = (double)f->ranks * (d->replicate ? cdp_size(d->replicate) : 1);
     f->last = CDP__FSDP_NONE;
+}
+
+CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
+    const cdp_os *os;
+    cdp_fsdp *f = NULL;
+    cdp_status st;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
+    *out = NULL;
+    if (!d || !d->group) return cdp__fsdp_missing("cdp_fsdp_create", d ? "desc.group" : "desc");
+    st = cdp_group_status(d->group);
+    if (st != CDP_OK) return st;
+    os = cdp_group_desc_of(d->group)->os;
+    st = cdp__fsdp_check("cdp_fsdp_create", d);
+    if (st == CDP_OK) f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
+    if (st == CDP_OK && !f) st = cdp__fsdp_nomem("the struct", sizeof *f);
+    if (!f) return cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
+    cdp__fsdp_settings(f, os, d);
     st = cdp__fsdp_open(f, d);
     if (st == CDP_OK)
         *out = f;

@@ -36,10 +36,47 @@ CDP__PRIVATE uint64_t cdp__fsdp_grain(const cdp_fsdp_param *p) {
     return row ? row : 1;
 }
 
+/* All parameters. Where they are in the order of their units, those of one unit are found at once;
+   else each search looks at all of them. */
+typedef struct cdp__fsdp_list {
+    const cdp_fsdp_param *params;
+    uint32_t count;
+    bool sorted;
+} cdp__fsdp_list;
+
+CDP__PRIVATE cdp__fsdp_list cdp__fsdp_list_of(const cdp_fsdp_desc *d) {
+    cdp__fsdp_list l;
+    uint32_t i;
+    l.params = d->params;
+    l.count = d->param_count;
+    for (i = 1; i < l.count && l.params[i - 1].unit <= l.params[i].unit; ++i) {
+    }
+    l.sorted = i >= l.count;
+    return l;
+}
+
+/* The first parameter of `unit` or a later one, if they are in order; 0 if not. */
+CDP__PRIVATE uint32_t cdp__fsdp_first(const cdp__fsdp_list *l, uint32_t unit) {
+    uint32_t low = 0, high = l->sorted ? l->count : 0;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (l->params[middle].unit < unit)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* All parameters of `unit` are before this one. */
+CDP__PRIVATE uint32_t cdp__fsdp_end(const cdp__fsdp_list *l, uint32_t unit) {
+    return l->sorted ? cdp__fsdp_first(l, unit + 1) : l->count;
+}
+
 /* A walk over the cuts of one range, in the order of ranks. */
 typedef struct cdp__fsdp_walk {
     const cdp_fsdp_param *params;
-    uint32_t count, unit;
+    uint32_t unit;
     bool frozen;
     uint64_t total; /* elements of the range */
     uint32_t at;    /* the parameter that the walk has reached */
@@ -50,17 +87,17 @@ CDP__PRIVATE bool cdp__fsdp_in_range(const cdp__fsdp_walk *w, uint32_t i) {
     return w->params[i].unit == w->unit && w->params[i].frozen == w->frozen;
 }
 
-CDP__PRIVATE cdp__fsdp_walk cdp__fsdp_walk_of(
-    const cdp_fsdp_param *params, uint32_t count, uint32_t unit, bool frozen) {
+CDP__PRIVATE cdp__fsdp_walk cdp__fsdp_walk_of(const cdp__fsdp_list *l, uint32_t unit, bool frozen) {
+    const uint32_t end = cdp__fsdp_end(l, unit);
     cdp__fsdp_walk w;
     uint32_t i;
     memset(&w, 0, sizeof w);
-    w.params = params;
-    w.count = count;
+    w.params = l->params;
     w.unit = unit;
     w.frozen = frozen;
-    for (i = 0; i < count; ++i)
-        if (cdp__fsdp_in_range(&w, i)) w.total += cdp__fsdp_count(&params[i]);
+    w.at = cdp__fsdp_first(l, unit);
+    for (i = w.at; i < end; ++i)
+        if (cdp__fsdp_in_range(&w, i)) w.total += cdp__fsdp_count(&w.params[i]);
     return w;
 }
 

@@ -7,6 +7,7 @@
 #include "../base/types_api.h"
 #include "../os/os_api.h"
 #include "../group/group_api.h"
+#include "../ddp/ddp_api.h"
 #include "../train/optimizers_api.h"
 
 #define CDP_FSDP_DIMS 8u           /* most dimensions of a parameter */
@@ -83,6 +84,7 @@ typedef struct cdp_fsdp_desc {
     uint32_t prefetch;    /* units gathered ahead (default: 1) */
     bool no_prefetch;     /* none is */
     bool own_init;        /* each rank's `init` counts, not rank 0's */
+    uint32_t events;      /* so many of a step are kept for cdp_fsdp_trace() (default: none) */
     uint32_t paper_ranks; /* for cdp_fsdp_preview() and cdp_fsdp_range() without a group */
 } cdp_fsdp_desc;
 
@@ -131,12 +133,14 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
     const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
 
-/* Make it. Collective over desc->group and desc->replicate; compares descs, distributes first
+/* Make it. Collective over desc->group, replicate and norm_group; compares descs, distributes first
    values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID
    (the text names the member), UNSUPPORTED (another dtype), NOMEM, MISMATCH (the text names the
-   first difference and both ranks; the group stays usable), or the group's failure. */
+   first difference and both ranks), or the group's failure. All ranks return the error of one, with
+   its rank and text; the groups stay usable. A rank without desc or desc->group cannot tell. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
-/* Waits for what is in flight. Before its groups are destroyed. NULL is allowed. */
+/* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
+   one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
 
 /* Between `need` and `done` or `ready` all parameters of a unit are here. need: returns when they
@@ -188,6 +192,17 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_save(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, float *values, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, const float *values, uint32_t root);
+
+#if !defined(CDP_NO_TRACE) && !defined(CDP_NO_DDP)
+/* The last step as a picture, JSON or SVG (TEXT: as JSON): when units were gathered and gradients
+   reduced, from the beginning until a call saw the end; how long calls waited; and how many bytes
+   of gathered units and whole gradients were in use. With more than desc.events events the picture
+   lacks the last ones, and says how many. Writes at most `room` bytes, a zero at the end among
+   them; `text` may be NULL. Returns the length of the whole text without the zero; 0 without
+   desc.events, before the first step has ended, or for NULL. */
+CDP_API uint64_t cdp_fsdp_trace(
+    const cdp_fsdp *fsdp, cdp_trace_format format, char *text, uint64_t room);
+#endif
 
 /* Zeros for NULL. */
 CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *fsdp);

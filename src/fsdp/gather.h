@@ -28,12 +28,17 @@ CDP__PRIVATE cdp_status cdp__fsdp_arrive(cdp_fsdp *f, cdp__fsdp_unit *u) {
     cdp_status st;
     if (!u->gathering) return CDP_OK;
     st = cdp__fsdp_wait(f, "cdp_fsdp_need", u, u->gather);
-    if (st == CDP_OK) u->gathering = false;
-    return st;
+    if (st != CDP_OK) return st;
+    u->gathering = false;
+    cdp__fsdp_ends(f, u->event);
+    return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__fsdp_vacate(cdp_fsdp *f, cdp__fsdp_slot *s) {
-    if (s->unit != CDP__FSDP_NONE) f->units[s->unit].slot = CDP__FSDP_NONE;
+    if (s->unit != CDP__FSDP_NONE) {
+        f->units[s->unit].slot = CDP__FSDP_NONE;
+        f->held -= s->bytes;
+    }
     s->unit = CDP__FSDP_NONE;
     s->stamp = 0;
 }
@@ -69,6 +74,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
     cdp__fsdp_unit *u = &f->units[unit];
     cdp__fsdp_slot *s = &f->slots[slot];
     cdp_request rq[2];
+    uint64_t received = 0;
     uint32_t k, n = 0;
     cdp_status st;
     memset(rq, 0, sizeof rq);
@@ -81,11 +87,14 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
         rq[n].dtype = f->desc.compute;
         rq[n].out_counts = r->counts;
         rq[n++].root = CDP__FSDP_TAG | unit;
-        f->now.gather_bytes += (r->total - r->own) * size;
+        received += (r->total - r->own) * size;
     }
     st = cdp_start_all(f->gathers, rq, n, &u->gather);
     if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_need", u, st);
     ++f->now.gathers;
+    f->now.gather_bytes += received;
+    f->held += s->bytes;
+    u->event = cdp__fsdp_begins(f, CDP__FSDP_GATHERS, unit, received, cdp__fsdp_now(f));
     s->unit = unit;
     s->stamp = ++f->clock;
     u->slot = slot;
@@ -190,10 +199,19 @@ CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
     return CDP_OK;
 }
 
+/* This rank alone cannot go on, and others would wait for it: they learn why. */
+CDP__PRIVATE void cdp__fsdp_give_up(cdp_fsdp *f, cdp_status st, const char *what) {
+    const cdp_error e = *cdp_last_error();
+    cdp_group_abort(f->gathers, e.text);
+    cdp_group_abort(f->reductions, e.text);
+    (void)cdp_error_set(st, -1, 0, "%s%s", what, e.text);
+}
+
 /* Memory that runs out in the midst of a step, or a failure of communication, ends this fsdp. */
 CDP__PRIVATE cdp_status cdp__fsdp_broken(cdp_fsdp *f, cdp_status st) {
     cdp__text t = cdp__text_of(f->cause, sizeof f->cause);
     if (st == CDP_OK || f->failed != CDP_OK) return st;
+    if (st == CDP_ERR_NOMEM) cdp__fsdp_give_up(f, st, "");
     f->failed = st;
     cdp__text_add(&t, "%s", cdp_last_error()->text);
     return st;

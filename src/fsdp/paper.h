@@ -20,11 +20,11 @@ typedef struct cdp__fsdp_plan {
 } cdp__fsdp_plan;
 
 CDP__PRIVATE cdp__fsdp_plan cdp__fsdp_plan_of(
-    const cdp_fsdp_desc *d, uint32_t unit, uint32_t ranks, uint32_t rank) {
+    const cdp__fsdp_list *l, uint32_t unit, uint32_t ranks, uint32_t rank) {
     cdp__fsdp_plan p;
     uint32_t k;
     for (k = 0; k < 2; ++k) {
-        const cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, unit, k == 1);
+        const cdp__fsdp_walk w = cdp__fsdp_walk_of(l, unit, k == 1);
         uint64_t start, end;
         cdp__fsdp_cut_of(&w, ranks, rank, &start, &end);
         p.total[k] = w.total;
@@ -37,27 +37,69 @@ CDP__PRIVATE uint64_t cdp__fsdp_whole(const cdp__fsdp_plan *p) {
     return p->total[0] + p->total[1];
 }
 
-#define CDP__FSDP_TOTALS 1024u /* units whose elements are added up at a time */
+#define CDP__FSDP_SIZES 64u /* sizes that are counted at once; of others all units are looked at */
 
-/* How many of the first `end` units share slots for so many elements. */
-CDP__PRIVATE uint32_t cdp__fsdp_alike(const cdp_fsdp_desc *d, uint64_t elements, uint32_t end) {
-    uint64_t total[CDP__FSDP_TOTALS];
-    uint32_t first, i, n = 0;
-    for (first = 0; first < end; first += CDP__FSDP_TOTALS) {
-        const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_TOTALS, end - first);
-        memset(total, 0, sizeof total);
-        for (i = 0; i < d->param_count; ++i)
-            if (d->params[i].unit >= first && d->params[i].unit - first < count)
-                total[d->params[i].unit - first] += cdp__fsdp_count(&d->params[i]);
-        for (i = 0; i < count; ++i)
-            n += !cdp__fsdp_keeps(d, first + i) && total[i] == elements;
+/* How many units with slots there are of each size, and how many of them came so far. */
+typedef struct cdp__fsdp_sizes {
+    const cdp_fsdp_desc *d;
+    cdp__fsdp_list list;
+    uint64_t whole[CDP__FSDP_SIZES];
+    uint32_t units[CDP__FSDP_SIZES], came[CDP__FSDP_SIZES], count;
+} cdp__fsdp_sizes;
+
+CDP__PRIVATE uint64_t cdp__fsdp_whole_of(const cdp__fsdp_list *l, uint32_t unit) {
+    return cdp__fsdp_walk_of(l, unit, false).total + cdp__fsdp_walk_of(l, unit, true).total;
+}
+
+CDP__PRIVATE uint32_t cdp__fsdp_find_size(const cdp__fsdp_sizes *s, uint64_t whole) {
+    uint32_t i;
+    for (i = 0; i < s->count && s->whole[i] != whole; ++i) {
     }
-    return n;
+    return i;
+}
+
+CDP__PRIVATE cdp__fsdp_sizes cdp__fsdp_sizes_of(
+    const cdp_fsdp_desc *d, const cdp__fsdp_list *l, uint32_t units) {
+    cdp__fsdp_sizes s;
+    uint32_t u;
+    memset(&s, 0, sizeof s);
+    s.d = d;
+    s.list = *l;
+    for (u = 0; u < units; ++u) {
+        const uint64_t whole = cdp__fsdp_whole_of(l, u);
+        const uint32_t i = cdp__fsdp_find_size(&s, whole);
+        if (cdp__fsdp_keeps(d, u) || i == CDP__FSDP_SIZES) continue;
+        s.whole[i] = whole;
+        ++s.units[i];
+        if (i == s.count) ++s.count;
+    }
+    return s;
+}
+
+/* How many units with slots of the same size come before `unit`, and with *all, there are at all.
+   Asked once for each unit with a slot, in order. */
+CDP__PRIVATE uint32_t cdp__fsdp_alike(
+    cdp__fsdp_sizes *s, uint32_t unit, uint32_t units, uint32_t *all) {
+    const uint64_t whole = cdp__fsdp_whole_of(&s->list, unit);
+    const uint32_t i = cdp__fsdp_find_size(s, whole);
+    uint32_t u, before = 0;
+    *all = 0;
+    if (i < s->count) {
+        *all = s->units[i];
+        return s->came[i]++;
+    }
+    for (u = 0; u < units; ++u) {
+        if (cdp__fsdp_keeps(s->d, u) || cdp__fsdp_whole_of(&s->list, u) != whole) continue;
+        ++*all;
+        before += u < unit;
+    }
+    return before;
 }
 
 /* Slots, and gathers in a step: of each size the last units stay until backward begins. */
-CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit, uint32_t units,
+CDP__PRIVATE void cdp__fsdp_preview_slots(cdp__fsdp_sizes *s, uint32_t unit, uint32_t units,
     const cdp__fsdp_plan *p, cdp_fsdp_stats *out) {
+    const cdp_fsdp_desc *const d = s->d;
     const uint64_t size = cdp__fsdp_size_of(d->compute), bytes = cdp__fsdp_whole(p) * size;
     const uint64_t received = bytes - (p->own[0] + p->own[1]) * size;
     uint32_t gathers = 1;
@@ -65,8 +107,8 @@ CDP__PRIVATE void cdp__fsdp_preview_slots(const cdp_fsdp_desc *d, uint32_t unit,
     if (cdp__fsdp_keeps(d, unit))
         out->slot_bytes += bytes;
     else {
-        const uint32_t alike = cdp__fsdp_alike(d, cdp__fsdp_whole(p), units);
-        const uint32_t before = cdp__fsdp_alike(d, cdp__fsdp_whole(p), unit);
+        uint32_t alike;
+        const uint32_t before = cdp__fsdp_alike(s, unit, units, &alike);
         const uint32_t slots = cdp__fsdp_slots_for(d, alike);
         if (before < slots) out->slot_bytes += bytes;
         if (before + slots < alike) gathers = 2;
@@ -91,14 +133,14 @@ CDP__PRIVATE void cdp__fsdp_add_shares(
 
 /* The largest rank's share of all elements over the mean. */
 CDP__PRIVATE double cdp__fsdp_largest_share(
-    const cdp_fsdp_desc *d, uint32_t units, uint32_t ranks) {
+    const cdp__fsdp_list *l, uint32_t units, uint32_t ranks) {
     uint64_t all = 0, largest = 0, share[CDP__FSDP_RANKS];
     uint32_t first, k, r;
     for (first = 0; first < ranks; first += CDP__FSDP_RANKS) {
         const uint32_t count = (uint32_t)cdp__min(CDP__FSDP_RANKS, ranks - first);
         memset(share, 0, sizeof share);
         for (k = 0; k < 2 * units; ++k) {
-            cdp__fsdp_walk w = cdp__fsdp_walk_of(d->params, d->param_count, k / 2, k % 2 == 1);
+            cdp__fsdp_walk w = cdp__fsdp_walk_of(l, k / 2, k % 2 == 1);
             if (!first) all += w.total;
             cdp__fsdp_add_shares(&w, ranks, first, count, share);
         }
@@ -116,14 +158,16 @@ CDP__PRIVATE void cdp__fsdp_preview_sum(cdp_fsdp_stats *s) {
 CDP__PRIVATE void cdp__fsdp_preview(
     const cdp_fsdp_desc *d, uint32_t ranks, uint32_t rank, cdp_fsdp_stats *out) {
     const uint32_t units = cdp__fsdp_unit_count(d);
+    const cdp__fsdp_list l = cdp__fsdp_list_of(d);
+    cdp__fsdp_sizes sizes = cdp__fsdp_sizes_of(d, &l, units);
     uint64_t most_shared = 0, most = 0;
     uint32_t u, shared = 0, trained = 0;
     for (u = 0; u < units; ++u) {
-        const cdp__fsdp_plan p = cdp__fsdp_plan_of(d, u, ranks, rank);
+        const cdp__fsdp_plan p = cdp__fsdp_plan_of(&l, u, ranks, rank);
         out->shard_bytes += (2 * p.own[0] + p.own[1]) * 4;
         out->state_bytes += cdp__fsdp_states(d) * p.own[0] * 4;
         if (cdp__fsdp_size_of(d->compute) == 2) out->copy_bytes += (p.own[0] + p.own[1]) * 2;
-        cdp__fsdp_preview_slots(d, u, units, &p, out);
+        cdp__fsdp_preview_slots(&sizes, u, units, &p, out);
         if (!p.total[0]) continue;
         ++trained;
         most = cdp__max(most, p.total[0]);
@@ -139,7 +183,7 @@ CDP__PRIVATE void cdp__fsdp_preview(
     out->gradient_bytes += cdp__min(shared, 2) * most_shared * 4;
     if (cdp__fsdp_size_of(d->reduce) == 2) out->scratch_bytes = cdp__min(trained, 2) * most * 2;
     cdp__fsdp_preview_sum(out);
-    out->largest_share = cdp__fsdp_largest_share(d, units, ranks);
+    out->largest_share = cdp__fsdp_largest_share(&l, units, ranks);
 }
 
 CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_fsdp_stats *out) {
@@ -176,6 +220,7 @@ CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uin
 
 CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool frozen,
     uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    cdp__fsdp_list l;
     cdp__fsdp_walk w;
     cdp_status st;
     if (start) *start = 0;
@@ -187,7 +232,8 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool fr
     if (unit >= cdp__fsdp_unit_count(d) || rank >= ranks || ranks > 65535)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_fsdp_range: there is no rank %u of %u, or no unit %u", rank, ranks, unit);
-    w = cdp__fsdp_walk_of(d->params, d->param_count, unit, frozen);
+    l = cdp__fsdp_list_of(d);
+    w = cdp__fsdp_walk_of(&l, unit, frozen);
     cdp__fsdp_cut_of(&w, ranks, rank, start, end);
     return CDP_OK;
 }

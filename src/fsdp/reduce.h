@@ -43,6 +43,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     if (st == CDP_OK) st = cdp__fsdp_add(f, &g);
     if (st != CDP_OK) return st;
     if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
+    f->held -= u->range[0].total * sizeof(float);
+    cdp__fsdp_ends(f, g.event);
     --u->flying;
     --f->flights;
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
@@ -85,8 +87,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_begin_grad(cdp_fsdp *f, cdp__fsdp_unit *u) {
     cdp_status st;
     if (u->grad) return CDP_OK;
     st = cdp__fsdp_find_memory(f, u);
-    if (st == CDP_OK) memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
-    return st;
+    if (st != CDP_OK) return st;
+    memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
+    f->held += u->range[0].total * sizeof(float);
+    return CDP_OK;
 }
 
 /* Rounds a whole gradient to 16 bits. Sums of f16 would overflow, so it is divided before. */
@@ -116,6 +120,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     cdp__fsdp_flight *g;
     cdp_request rq;
     cdp_status st = CDP_OK;
+    const uint64_t received = (f->ranks - 1ull) * r->own * cdp__fsdp_size_of(f->desc.reduce);
     while (st == CDP_OK && f->flights == CDP__FSDP_FLIGHTS)
         st = cdp__fsdp_retire(f);
     if (st != CDP_OK) return st;
@@ -142,7 +147,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     ++f->flights;
     ++u->flying;
     ++f->now.reductions;
-    f->now.reduce_bytes += (f->ranks - 1ull) * r->own * cdp__fsdp_size_of(f->desc.reduce);
+    f->now.reduce_bytes += received;
+    g->event = cdp__fsdp_begins(f, CDP__FSDP_REDUCTIONS, unit, received, cdp__fsdp_now(f));
     u->reduced = true;
     u->held = false;
     u->readies = 0;

@@ -32,6 +32,27 @@ typedef struct cdp__fsdp_range {
     uint8_t *copy;              /* the same in the dtype that is gathered, if that is not f32 */
 } cdp__fsdp_range;
 
+/* What pictures show. */
+enum {
+    CDP__FSDP_WAITS = 0,
+    CDP__FSDP_GATHERS,
+    CDP__FSDP_REDUCTIONS,
+    CDP__FSDP_ROWS
+};
+
+typedef struct cdp__fsdp_event {
+    uint32_t row, unit;
+    uint64_t from_ns, to_ns; /* to_ns 0: it has not ended */
+    uint64_t bytes;          /* received */
+    uint64_t held;           /* in use when it began */
+} cdp__fsdp_event;
+
+typedef struct cdp__fsdp_film {
+    cdp__fsdp_event *events;
+    uint32_t count, lost;
+    uint64_t begin_ns, end_ns;
+} cdp__fsdp_film;
+
 typedef struct cdp__fsdp_unit {
     char *name;
     bool keep;
@@ -43,6 +64,7 @@ typedef struct cdp__fsdp_unit {
     uint32_t opens; /* needs without done */
     cdp_work gather;
     bool gathering;
+    uint32_t event;   /* of the gather */
     float *grad;      /* whole gradient that the program adds to; NULL: not begun */
     uint32_t pool;    /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
     float *own_grad;  /* of units that do not share */
@@ -61,7 +83,7 @@ typedef struct cdp__fsdp_slot {
 
 /* A reduction in flight. */
 typedef struct cdp__fsdp_flight {
-    uint32_t unit, pool;
+    uint32_t unit, pool, event;
     float *grad;
     uint8_t *narrow; /* the gradient in 16 bits; NULL: it travels as f32 */
     bool first;      /* the sum is stored, not added */
@@ -71,10 +93,12 @@ typedef struct cdp__fsdp_flight {
 struct cdp_fsdp {
     cdp_fsdp_desc desc; /* without what its caller may free */
     const cdp_os *os;
-    cdp_group *gathers, *reductions; /* of the same ranks as desc.group, in which each kind of
-                                        operation does not wait for the other */
+    /* Of the same ranks as desc.group, replicate and norm_group: no kind of operation waits for
+       another one, and they end with the fsdp, so others do not wait for this rank. */
+    cdp_group *gathers, *reductions, *replicas, *norms;
     uint32_t ranks, rank, unit_count, piece_count;
     cdp_fsdp_param *params; /* with copies of names */
+    cdp__fsdp_list list;    /* the same */
     uint64_t *offset;       /* of each parameter in its range */
     cdp__fsdp_unit *units;
     cdp_fsdp_piece *pieces;
@@ -85,6 +109,7 @@ struct cdp_fsdp {
     uint64_t value_count, mean_count;
     uint8_t *copies;
     uint64_t *counts;
+    uint64_t *parts; /* of each rank, of the parameter that is moved */
     float *pool[CDP__FSDP_FLIGHTS];
     bool pool_taken[CDP__FSDP_FLIGHTS];
     uint8_t *narrow[CDP__FSDP_FLIGHTS];
@@ -99,6 +124,8 @@ struct cdp_fsdp {
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
+    uint64_t held;          /* bytes of gathered units and of whole gradients in use */
+    cdp__fsdp_film film[2]; /* of the last step, of this one */
 };
 
 CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
@@ -143,6 +170,44 @@ CDP__PRIVATE uint64_t cdp__fsdp_now(const cdp_fsdp *f) {
     return f->os->now_ns(f->os->user);
 }
 
+/* Notes that something begins; CDP__FSDP_NONE: there is no room. */
+CDP__PRIVATE uint32_t cdp__fsdp_begins(
+    cdp_fsdp *f, uint32_t row, uint32_t unit, uint64_t bytes, uint64_t now) {
+    cdp__fsdp_film *const film = &f->film[1];
+    cdp__fsdp_event *e;
+    if (film->count == f->desc.events) {
+        ++film->lost;
+        return CDP__FSDP_NONE;
+    }
+    e = &film->events[film->count];
+    e->row = row;
+    e->unit = unit;
+    e->from_ns = now;
+    e->to_ns = 0;
+    e->bytes = bytes;
+    e->held = f->held;
+    return film->count++;
+}
+
+CDP__PRIVATE void cdp__fsdp_ends(cdp_fsdp *f, uint32_t event) {
+    if (event != CDP__FSDP_NONE) f->film[1].events[event].to_ns = cdp__fsdp_now(f);
+}
+
+/* A step has ended: what is still on its way belongs to none. */
+CDP__PRIVATE void cdp__fsdp_cut_film(cdp_fsdp *f) {
+    cdp__fsdp_film was;
+    uint32_t i;
+    if (!f->desc.events) return;
+    f->film[1].end_ns = cdp__fsdp_now(f);
+    for (i = 0; i < f->unit_count; ++i)
+        f->units[i].event = CDP__FSDP_NONE;
+    was = f->film[0];
+    f->film[0] = f->film[1];
+    f->film[1].events = was.events;
+    f->film[1].count = f->film[1].lost = 0;
+    f->film[1].begin_ns = f->film[0].end_ns;
+}
+
 /* What this thread's last error says, with units in the place of buckets. */
 CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
     static const char bucket[] = "for bucket ", ddp[] = " of ddp 255";
@@ -171,8 +236,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_tell(const char *call, const cdp__fsdp_unit *u
 CDP__PRIVATE cdp_status cdp__fsdp_wait(
     cdp_fsdp *f, const char *call, const cdp__fsdp_unit *u, cdp_work work) {
     const uint64_t from = cdp__fsdp_now(f);
+    const uint32_t event = cdp__fsdp_begins(f, CDP__FSDP_WAITS, (uint32_t)(u - f->units), 0, from);
     const cdp_status st = cdp_work_wait(work);
     f->now.exposed_ns += cdp__fsdp_now(f) - from;
+    cdp__fsdp_ends(f, event);
     return cdp__fsdp_tell(call, u, st);
 }
 

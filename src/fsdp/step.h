@@ -48,9 +48,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
 CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
     const float by = (float)f->desc.divisor;
     uint64_t i;
-    if (f->desc.replicate && f->mean_count) {
+    if (f->replicas && f->mean_count) {
         const cdp_status st = cdp_allreduce(
-            f->desc.replicate, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+            f->replicas, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         if (st != CDP_OK) return st;
     }
     for (i = 0; i < f->mean_count && by != 1 && f->desc.reduce != CDP_DTYPE_F16; ++i)
@@ -60,8 +60,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
 
 /* The squares of the mean of all ranks, and whether an element is not finite: each element once. */
 CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *found_inf) {
-    cdp_group *const g = f->desc.norm_group ? f->desc.norm_group : f->desc.group;
-    const bool replica = f->desc.norm_group && f->desc.replicate && cdp_rank(f->desc.replicate);
+    cdp_group *const g = f->norms ? f->norms : f->reductions;
+    const bool replica = f->norms && f->replicas && cdp_rank(f->replicas);
     double sums[2] = {0, 0};
     uint32_t i;
     cdp_status st;
@@ -180,6 +180,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
     memset(&f->now, 0, sizeof f->now);
+    cdp__fsdp_cut_film(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);
 }
@@ -195,12 +196,7 @@ CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *f) {
     if (st == CDP_OK && !f->info.skipped) {
         st = cdp__fsdp_update(f);
         if (st == CDP_OK) ++f->step;
-        if (st != CDP_OK) { /* others would wait for this rank's parts */
-            const cdp_error e = *cdp_last_error();
-            cdp_group_abort(f->gathers, e.text);
-            cdp_group_abort(f->reductions, e.text);
-            (void)cdp_error_set(st, -1, 0, "cdp_fsdp_step: the update has failed: %s", e.text);
-        }
+        if (st != CDP_OK) cdp__fsdp_give_up(f, st, "cdp_fsdp_step: the update has failed: ");
     }
     if (st != CDP_OK) return cdp__fsdp_broken(f, st);
     return cdp__fsdp_next_step(f, !f->info.skipped);

@@ -692,7 +692,7 @@ for c in $c_compilers; do
     if [ $c = gcc ]; then add t_together gcc c11 O0 $WITHOUT_MPI; else add t_together $c c11 O0 "$(tac <<< "$WITHOUT_MPI" | tr '\n' ' ')"; fi
     add t_read_once $c c11 O0 $WITHOUT_MPI
     add t_own_later $c gnu11 $CHECK $WITHOUT_MPI
-    add t_apart $c c11 O0 cdp_dtensor.h cdp_pipeline.h
+    add t_apart $c c11 O0 cdp_dtensor.h cdp_pipeline.h cdp_fsdp.h
 done
 # shellcheck disable=SC2086
 for c in $c_compilers; do add t_no_os $c c11 O0 $WITHOUT_MPI; done

@@ -167,13 +167,73 @@ TEST(many_units_fit_on_paper) {
     T_EQ(2 * MANY - 4, s.gathers);
 }
 
+/* As many units as there may be: nothing looks at all of them for each of them. */
+TEST(as_many_units_as_there_may_be_are_planned_at_once) {
+    const uint32_t n = 2 * CDP_FSDP_UNITS;
+    cdp_fsdp_param *params = (cdp_fsdp_param *)calloc(n, sizeof *params);
+    cdp_fsdp_desc d;
+    cdp_fsdp_stats s;
+    memset(&d, 0, sizeof d);
+    for (uint32_t i = 0; i < n; ++i) {
+        params[i].unit = i / 2;
+        params[i].ndim = 1;
+        params[i].shape[0] = 4 + i / 2 % 3; /* three sizes of units */
+    }
+    d.params = params;
+    d.param_count = n;
+    d.paper_ranks = 4;
+    T_EQ(CDP_OK, cdp_fsdp_preview(&d, 1, &s));
+    T_EQ(2 * 2 * (4 + 5 + 6) * 4, s.slot_bytes);
+    T_EQ(2 * CDP_FSDP_UNITS - 3 * 2, s.gathers);
+    T_EQ(CDP_FSDP_UNITS, s.reductions);
+    free(params);
+}
+
+/* More sizes than are counted at once, and parameters that are not in the order of units. */
+static void rank_has_many_sizes(cdp_group *g, void *arg) {
+    enum {
+        SIZES = 100,
+        EACH = 3
+    };
+    cdp_fsdp_param *params = (cdp_fsdp_param *)calloc(SIZES * EACH, sizeof *params);
+    cdp_fsdp_desc d;
+    cdp_fsdp_stats paper;
+    cdp_fsdp *f = NULL;
+    uint64_t slots = 0;
+    memset(&d, 0, sizeof d);
+    for (uint32_t i = 0; i < SIZES * EACH; ++i) {
+        params[i].unit = *(const bool *)arg ? i : SIZES * EACH - 1 - i;
+        params[i].ndim = 1;
+        params[i].shape[0] = 1 + i % SIZES;
+        if (i < SIZES) slots += 2 * (1 + i) * 4; /* this one and the next, of three */
+    }
+    d.group = g;
+    d.params = params;
+    d.param_count = SIZES * EACH;
+    T_EQ(CDP_OK, cdp_fsdp_preview(&d, cdp_rank(g), &paper));
+    T_EQ(slots, paper.slot_bytes);
+    T_EQ(SIZES * (1 + 2 + 1), paper.gathers);
+    T_EQ(CDP_OK, cdp_fsdp_create(&d, &f));
+    T_EQ(slots, cdp_fsdp_stats_of(f).slot_bytes);
+    T_EQ(paper.total_bytes, cdp_fsdp_stats_of(f).total_bytes);
+    cdp_fsdp_destroy(f);
+    free(params);
+}
+TEST(more_sizes_than_are_counted_at_once_are_planned) {
+    for (uint32_t sorted = 0; sorted < 2; ++sorted) {
+        bool is = sorted == 1;
+        run_counted(2, rank_has_many_sizes, &is);
+    }
+}
+
 /* ---- the numbers of one process ---- */
 
 typedef struct how {
     cdp_fsdp_stage stage;
     uint64_t seed;
     uint32_t prefetch, passes, replicas;
-    bool no_prefetch, no_sync, recompute, twice, own_update, bf16;
+    bool no_prefetch, no_sync, recompute, twice, own_update;
+    cdp_dtype compute; /* 0: f32 */
 } how;
 
 typedef struct model {
@@ -247,7 +307,7 @@ static void serial_step(model *m, uint32_t ranks, uint32_t step, how h) {
     }
 }
 
-static bool data_is_right(cdp_fsdp *f, const model *m, uint32_t unit, bool bf16) {
+static bool data_is_right(cdp_fsdp *f, const model *m, uint32_t unit, cdp_dtype compute) {
     bool right = true;
     for (uint32_t i = 0; i < m->params; ++i) {
         const uint32_t n = (uint32_t)count_of(&m->param[i]);
@@ -256,9 +316,9 @@ static bool data_is_right(cdp_fsdp *f, const model *m, uint32_t unit, bool bf16)
         if (!T(data != NULL)) return false;
         for (uint32_t k = 0; k < n && right; ++k) {
             uint16_t rounded;
-            if (bf16) {
+            if (compute) {
                 T_EQ(CDP_OK,
-                    cdp_convert(&m->value[i][k], CDP_DTYPE_F32, &rounded, CDP_DTYPE_BF16, 1, NULL));
+                    cdp_convert(&m->value[i][k], CDP_DTYPE_F32, &rounded, compute, 1, NULL));
                 right = T_EQ(rounded, ((const uint16_t *)data)[k]);
             } else
                 right = T(((const float *)data)[k] == m->value[i][k]);
@@ -284,7 +344,7 @@ static void one_pass(
     cdp_fsdp *f, const model *m, uint32_t rank, uint32_t step, uint32_t pass, how h) {
     for (uint32_t u = 0; u < m->units; ++u) {
         T_EQ(CDP_OK, cdp_fsdp_need(f, u));
-        if (!data_is_right(f, m, u, h.bf16)) return;
+        if (!data_is_right(f, m, u, h.compute)) return;
         T_EQ(CDP_OK, cdp_fsdp_done(f, u));
     }
     for (uint32_t u = m->units; u-- > 0;)
@@ -292,10 +352,10 @@ static void one_pass(
             T_EQ(CDP_OK, cdp_fsdp_need(f, u));
             if (h.recompute) { /* the forward function again */
                 T_EQ(CDP_OK, cdp_fsdp_need(f, u));
-                if (!data_is_right(f, m, u, h.bf16)) return;
+                if (!data_is_right(f, m, u, h.compute)) return;
                 T_EQ(CDP_OK, cdp_fsdp_done(f, u));
             }
-            if (!data_is_right(f, m, u, h.bf16)) return;
+            if (!data_is_right(f, m, u, h.compute)) return;
             add_gradients(f, m, u, rank, step, pass);
             T_EQ(CDP_OK, cdp_fsdp_ready(f, u));
         }
@@ -321,7 +381,7 @@ static void train(
     d.stage = h.stage;
     d.prefetch = h.prefetch;
     d.no_prefetch = h.no_prefetch;
-    d.compute = h.bf16 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT;
+    d.compute = h.compute;
     if (h.own_update) {
         d.update = own_update;
         d.user = m;
@@ -351,6 +411,7 @@ static void train(
     T_EQ(allocations, run.total_bytes);
     if (!h.no_sync && !h.twice) { /* as the text of preview says */
         T_EQ(paper.shard_bytes, run.shard_bytes);
+        T_EQ(paper.copy_bytes, run.copy_bytes);
         T_EQ(paper.state_bytes, run.state_bytes);
         T_EQ(paper.slot_bytes, run.slot_bytes);
         T_EQ(paper.gradient_bytes, run.gradient_bytes);
@@ -428,11 +489,15 @@ TEST(an_optimizer_of_the_program_sees_pieces) {
     const how h = {.passes = 1, .own_update = true};
     run_all_worlds(h, 4);
 }
-TEST(bf16_is_gathered_from_f32_masters) {
-    how h = {.passes = 1, .bf16 = true};
+TEST(bf16_and_f16_are_gathered_from_f32_masters) {
+    how h = {.passes = 1, .compute = CDP_DTYPE_BF16};
     run_all_worlds(h, 4);
     h.own_update = true;
     run_all_worlds(h, 2);
+    h.compute = CDP_DTYPE_F16;
+    run_all_worlds(h, 4);
+    h.own_update = false;
+    run_all_worlds(h, 4);
 }
 TEST(hybrid_shards_are_copied_between_groups) {
     how h = {.passes = 2};
@@ -450,13 +515,18 @@ int main(int argc, char **argv) {
         {"cuts_are_the_nearest_allowed_places", cuts_are_the_nearest_allowed_places, 60},
         {"a_large_model_fits_on_paper", a_large_model_fits_on_paper, 60},
         {"many_units_fit_on_paper", many_units_fit_on_paper, 20},
+        {"as_many_units_as_there_may_be_are_planned_at_once",
+            as_many_units_as_there_may_be_are_planned_at_once, 30},
+        {"more_sizes_than_are_counted_at_once_are_planned",
+            more_sizes_than_are_counted_at_once_are_planned, 30},
         {"random_models_train_as_in_one_process", random_models_train_as_in_one_process, 120},
         {"all_stages_give_the_same_numbers", all_stages_give_the_same_numbers, 120},
         {"micro_batches_are_added_with_and_without_no_sync",
             micro_batches_are_added_with_and_without_no_sync, 120},
         {"units_are_recomputed_and_used_twice", units_are_recomputed_and_used_twice, 120},
         {"an_optimizer_of_the_program_sees_pieces", an_optimizer_of_the_program_sees_pieces, 60},
-        {"bf16_is_gathered_from_f32_masters", bf16_is_gathered_from_f32_masters, 60},
+        {"bf16_and_f16_are_gathered_from_f32_masters", bf16_and_f16_are_gathered_from_f32_masters,
+            60},
         {"hybrid_shards_are_copied_between_groups", hybrid_shards_are_copied_between_groups, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -260,6 +260,63 @@ TEST(units_in_another_order_are_a_mismatch) {
     run_counted(3, rank_uses_another_unit, NULL);
 }
 
+/* One rank alone makes a mistake, and gives up: the others learn at once which and why, long before
+   their deadline. */
+static void rank_is_wrong_alone(cdp_group *g, void *arg) {
+    const uint32_t kind = *(const uint32_t *)arg, rank = cdp_rank(g);
+    cdp_group *shard = NULL, *replicate = NULL;
+    rig r;
+    cdp_status st;
+    float x = 1;
+    T_EQ(CDP_OK, cdp_group_split(g, rank / 2, rank, &shard));
+    T_EQ(CDP_OK, cdp_group_split(g, rank % 2, rank, &replicate));
+    rig_desc(&r, shard);
+    r.desc.replicate = replicate;
+    if (kind == 2) r.desc.norm_group = g;
+    if (kind == 0 && rank == 1) r.desc.stage = (cdp_fsdp_stage)7;
+    st = cdp_fsdp_create(&r.desc, &r.f);
+    if (kind == 0) {
+        T_EQ(CDP_ERR_INVALID, st);
+        T(says("desc.stage 7 does not exist"));
+        if (rank == 0 || rank == 3) T(says("has failed on rank"));
+        T_EQ(rank == 1 ? -1 : rank == 0, cdp_last_error()->peer);
+    }
+    if (kind > 0) {
+        T_EQ(CDP_OK, st);
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        st = cdp_fsdp_backward_end(r.f, rank == 1 ? -1 : 0, NULL);
+        T_EQ(rank == 1 ? CDP_ERR_INVALID : CDP_ERR_PEER_LOST, st);
+        if (rank != 1) T(says("has left"));
+    }
+    cdp_fsdp_destroy(r.f);
+    cdp_group_destroy(replicate);
+    cdp_group_destroy(shard);
+    T_EQ(CDP_OK, cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM)); /* usable */
+    T(x == 4);
+}
+TEST(a_rank_that_is_wrong_alone_is_named_at_once) {
+    for (uint32_t kind = 0; kind < 3; ++kind)
+        run_counted(4, rank_is_wrong_alone, &kind);
+}
+
+static void rank_has_no_copies(cdp_group *g, void *arg) {
+    cdp_group *alone = NULL;
+    const uint32_t rank = cdp_rank(g), kind = *(const uint32_t *)arg;
+    rig r;
+    T_EQ(CDP_OK, cdp_group_split(g, rank, 0, &alone));
+    rig_desc(&r, g);
+    if (rank == 1 && kind == 0) r.desc.replicate = alone;
+    if (rank == 1 && kind == 1) r.desc.norm_group = g;
+    T_EQ(CDP_ERR_MISMATCH, cdp_fsdp_create(&r.desc, &r.f));
+    T(says(kind ? "desc.norm_group is another one on rank 1"
+                : "desc.replicate is another one on rank 1"));
+    cdp_group_destroy(alone);
+}
+TEST(groups_that_one_rank_alone_sets_are_a_mismatch) {
+    for (uint32_t kind = 0; kind < 2; ++kind)
+        run_counted(2, rank_has_no_copies, &kind);
+}
+
 /* A rank leaves in the midst of a step: the others name it, wherever they are. */
 static void rank_dies(cdp_group *g, void *arg) {
     const uint32_t when = *(const uint32_t *)arg;
@@ -616,6 +673,82 @@ TEST(what_some_ranks_saved_others_restore) {
         run_counted(n, rank_restores, NULL);
 }
 
+/* ---- pictures ---- */
+
+static uint32_t occurrences(const char *text, const char *words) {
+    uint32_t n = 0;
+    while ((text = strstr(text, words)) != NULL) {
+        text += strlen(words);
+        ++n;
+    }
+    return n;
+}
+
+/* All bytes of events whose names begin so. */
+static uint64_t bytes_of(const char *json, const char *words) {
+    uint64_t sum = 0;
+    while ((json = strstr(json, words)) != NULL) {
+        json = strstr(json, "\"bytes\":");
+        if (!T(json != NULL)) return 0;
+        sum += strtoull(json + 8, NULL, 10);
+    }
+    return sum;
+}
+
+static void rank_draws(cdp_group *g, void *arg) {
+    const uint32_t events = *(const uint32_t *)arg;
+    cdp_fsdp_stats s;
+    uint64_t n, most = 0;
+    char *json, *svg, few[8];
+    rig r;
+    rig_desc(&r, g);
+    r.units[1].name = "a \"<&> unit";
+    r.desc.units = r.units;
+    r.desc.unit_count = UNITS;
+    r.desc.events = events;
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    T_EQ(0, cdp_fsdp_trace(r.f, CDP_TRACE_JSON, NULL, 0));
+    for (uint32_t step = 0; step < 3; ++step) {
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+    }
+    s = cdp_fsdp_stats_of(r.f);
+    n = cdp_fsdp_trace(r.f, CDP_TRACE_JSON, few, sizeof few);
+    json = (char *)calloc(1, n + 1);
+    T_EQ(n, cdp_fsdp_trace(r.f, CDP_TRACE_JSON, json, n + 1));
+    T_EQ(n, strlen(json));
+    n = cdp_fsdp_trace(r.f, CDP_TRACE_SVG, NULL, 0);
+    svg = (char *)calloc(1, n + 1);
+    T_EQ(n, cdp_fsdp_trace(r.f, CDP_TRACE_SVG, svg, n + 1));
+    if (events > 100) {
+        T_EQ(s.gathers, occurrences(json, "\"name\":\"gather "));
+        T_EQ(s.reductions, occurrences(json, "\"name\":\"reduction "));
+        T_EQ(s.gather_bytes, bytes_of(json, "\"name\":\"gather "));
+        T_EQ(s.reduce_bytes, bytes_of(json, "\"name\":\"reduction "));
+        T_EQ(s.gathers, occurrences(svg, "<title>gather "));
+        T(strstr(json, "\"name\":\"gather a ____ unit\"") != NULL);
+        T(strstr(json, "\"lost_events\":0,") != NULL);
+        for (uint32_t i = 0; i < r.f->film[0].count; ++i)
+            if (r.f->film[0].events[i].held > most) most = r.f->film[0].events[i].held;
+        T(most > s.slot_bytes && most <= s.slot_bytes + s.gradient_bytes);
+    } else if (events) {
+        T_EQ(events, occurrences(json, "\"name\":\"memory\""));
+        T(strstr(json, "\"lost_events\":0,") == NULL);
+    }
+    T_EQ(events > 0, strstr(json, "]}\n") != NULL);
+    T_EQ(events > 0, strstr(svg, "</svg>\n") != NULL);
+    free(svg);
+    free(json);
+    cdp_fsdp_destroy(r.f);
+}
+TEST(a_step_is_drawn_as_json_and_svg) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        for (uint32_t events = 0; events < 2000; events = events ? events * 100 : 3)
+            run_counted(n, rank_draws, &events);
+    T_EQ(0, cdp_fsdp_trace(NULL, CDP_TRACE_SVG, NULL, 0));
+}
+
 /* ---- memory ---- */
 
 static void rank_counts(cdp_group *g, void *arg) {
@@ -669,6 +802,36 @@ TEST(memory_that_runs_out_is_an_error_and_none_is_lost) {
     T(failed > 30);
 }
 
+/* One of two ranks runs out, at any place: neither waits for its deadline. */
+static void rank_runs_out_alone(cdp_group *g, void *arg) {
+    rig r;
+    cdp_status st;
+    (void)arg;
+    rig_desc(&r, g);
+    st = cdp_fsdp_create(&r.desc, &r.f);
+    if (st == CDP_OK) st = rig_pass(&r, 1, UINT32_MAX);
+    if (st == CDP_OK) st = cdp_fsdp_backward_end(r.f, 0, NULL);
+    if (st == CDP_OK) st = cdp_fsdp_step(r.f);
+    T(st != CDP_ERR_TIMEOUT);
+    cdp_fsdp_destroy(r.f);
+}
+TEST(memory_that_runs_out_on_one_rank_lets_no_other_wait) {
+    uint32_t failed = 0;
+    for (int64_t at = 1; at < 90; ++at) {
+        const cdp_group_desc like = {.os = counted_os()};
+        world w;
+        if (world_open(&w, 2, &like, 0)) {
+            counted.fail_at = counted.calls + at;
+            world_threads(&w, rank_runs_out_alone, NULL);
+            failed += counted.calls >= counted.fail_at;
+        }
+        counted.fail_at = 0;
+        world_close(&w);
+        T_EQ(0, counted.held);
+    }
+    T(failed > 60);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"calls_in_a_wrong_order_are_answered_by_sentences",
@@ -677,6 +840,10 @@ int main(int argc, char **argv) {
         {"ranks_with_other_models_are_named", ranks_with_other_models_are_named, 30},
         {"copies_of_another_shard_are_refused", copies_of_another_shard_are_refused, 30},
         {"units_in_another_order_are_a_mismatch", units_in_another_order_are_a_mismatch, 30},
+        {"a_rank_that_is_wrong_alone_is_named_at_once", a_rank_that_is_wrong_alone_is_named_at_once,
+            30},
+        {"groups_that_one_rank_alone_sets_are_a_mismatch",
+            groups_that_one_rank_alone_sets_are_a_mismatch, 30},
         {"a_rank_that_leaves_in_a_step_is_named_by_all",
             a_rank_that_leaves_in_a_step_is_named_by_all, 60},
         {"an_overflow_of_one_rank_is_skipped_by_all", an_overflow_of_one_rank_is_skipped_by_all,
@@ -695,10 +862,13 @@ int main(int argc, char **argv) {
         {"gradients_travel_in_16_bits_and_are_added_in_f32",
             gradients_travel_in_16_bits_and_are_added_in_f32, 30},
         {"what_some_ranks_saved_others_restore", what_some_ranks_saved_others_restore, 30},
+        {"a_step_is_drawn_as_json_and_svg", a_step_is_drawn_as_json_and_svg, 30},
         {"nothing_is_allocated_after_the_first_steps", nothing_is_allocated_after_the_first_steps,
             30},
         {"memory_that_runs_out_is_an_error_and_none_is_lost",
             memory_that_runs_out_is_an_error_and_none_is_lost, 60},
+        {"memory_that_runs_out_on_one_rank_lets_no_other_wait",
+            memory_that_runs_out_on_one_rank_lets_no_other_wait, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
