@@ -1,5 +1,5 @@
 """The training of fsdp_parity.c with PyTorch, in one process that has the batches of all ranks, which is what
-FullyShardedDataParallel computes (that of 1.13 runs on GPUs alone); compares losses and parameters of 20 steps.
+FullyShardedDataParallel computes; compares losses and parameters of 20 steps.
 
 test_fsdp_parity.py PROGRAM    PROGRAM is the compiled fsdp_parity.c. Ends with "N passed, N failed"."""
 import subprocess

@@ -88,10 +88,10 @@ static void save_image(const cdp__ck_weights *w, const cdp_layout *l, image *out
         for (uint64_t local = p.first; local < p.last;) {
             const cdp__ck_run r = cdp__ck_run_at(&p, local, p.last);
             for (uint64_t i = 0; i < r.count; ++i) {
-                out->at[r.at + i] = memory[r.local + i];
+                out->at[r.at + i] = memory[r.place + i];
                 ++out->times[r.at + i];
             }
-            cdp__ck_sum_slabs(w, memory + r.local, 2, r.at, r.count, ELEMENTS, &out->sum);
+            cdp__ck_sum_slabs(w, memory + r.place, 2, r.at, r.count, ELEMENTS, &out->sum);
             local += r.count;
         }
     }
@@ -107,7 +107,7 @@ static void load_image(const cdp_layout *l, const image *from) {
         const cdp__ck_piece p = cdp__ck_piece_of(l, coord, 0, 1);
         for (uint64_t local = 0; local < p.count;) {
             const cdp__ck_run r = cdp__ck_run_at(&p, local, p.count);
-            memcpy(memory + r.local, from->at + r.at, r.count * 2);
+            memcpy(memory + r.place, from->at + r.at, r.count * 2);
             local += r.count;
         }
         hold(&p, want);
