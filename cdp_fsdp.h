@@ -31,7 +31,7 @@
             if (cdp_fsdp_create(&desc, &f) != CDP_OK) return cdp_print_error(stderr);
             for (int step = 0; step < 200; ++step) {
                 if (cdp_fsdp_need(f, 0) != CDP_OK) return cdp_print_error(stderr);
-                const float *x = cdp_fsdp_data(f, 0);
+                const float *x = (const float *)cdp_fsdp_data(f, 0);
                 float *grad = cdp_fsdp_grad(f, 0);
                 if (!grad) return cdp_print_error(stderr);
                 for (int i = 0; i < 24; ++i) grad[i] += 2 * (x[i] - 3);
