@@ -2951,7 +2951,7 @@ CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry 
     const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
     uint8_t *const data = (uint8_t *)to;
-    uint64_t place = 0, next;
+    uint64_t place = 0, next = 0;
     int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;
     while (!err && place < p->count) {
         const cdp__ck_run run = cdp__ck_run_at(p, place, cdp__min(p->count, place + most));
@@ -3136,7 +3136,7 @@ CDP__PRIVATE cdp_status cdp__ck_fits(cdp__ck_load *l) {
     char text[CDP_ERROR_TEXT - 80];
     cdp__text t = cdp__text_of(text, sizeof text);
     uint32_t mistakes = 0, i;
-    uint64_t k, wanted = 0;
+    uint64_t k;
     for (k = 0; k < l->r->t.count; ++k)
         l->r->t.entries[k].item = UINT32_MAX;
     for (i = 0; i < d->item_count; ++i) {
@@ -3149,7 +3149,6 @@ CDP__PRIVATE cdp_status cdp__ck_fits(cdp__ck_load *l) {
         }
         cdp__ck_item_fits(&d->items[i], e, &t, &mistakes);
         e->item = i;
-        ++wanted;
     }
     for (k = 0; k < l->r->t.count; ++k)
         l->c->info.surplus += l->r->t.entries[k].item == UINT32_MAX && !l->r->t.entries[k].blob;

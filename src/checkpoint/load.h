@@ -91,7 +91,7 @@ CDP__PRIVATE cdp_status cdp__ck_fits(cdp__ck_load *l) {
     char text[CDP_ERROR_TEXT - 80];
     cdp__text t = cdp__text_of(text, sizeof text);
     uint32_t mistakes = 0, i;
-    uint64_t k, wanted = 0;
+    uint64_t k;
     for (k = 0; k < l->r->t.count; ++k)
         l->r->t.entries[k].item = UINT32_MAX;
     for (i = 0; i < d->item_count; ++i) {
@@ -104,7 +104,6 @@ CDP__PRIVATE cdp_status cdp__ck_fits(cdp__ck_load *l) {
         }
         cdp__ck_item_fits(&d->items[i], e, &t, &mistakes);
         e->item = i;
-        ++wanted;
     }
     for (k = 0; k < l->r->t.count; ++k)
         l->c->info.surplus += l->r->t.entries[k].item == UINT32_MAX && !l->r->t.entries[k].blob;
