@@ -67,7 +67,7 @@ CDP__PRIVATE cdp_status cdp__pipe_room(cdp_schedule *s, uint64_t rows) {
 CDP__PRIVATE cdp_status cdp__pipe_fits(const cdp_schedule_desc *d, uint32_t v) {
     const uint32_t p = d->ranks, m = d->micros;
     const char *needs = NULL;
-    if (d->kind < CDP_PIPE_1F1B || d->kind > CDP_PIPE_EVAL)
+    if ((uint32_t)d->kind > (uint32_t)CDP_PIPE_EVAL)
         return cdp__pipe_invalid("desc.kind is none of cdp_pipe_kind");
     if (!p || !m) return cdp__pipe_invalid("desc.ranks and desc.micros must be at least 1");
     if ((uint64_t)p * v > UINT16_MAX || (uint64_t)p * v * m > CDP__PIPE_ROWS / 3)
