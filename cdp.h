@@ -4208,6 +4208,116 @@ CDP__PRIVATE CDP__COLD void cdp__json_string(cdp__text *t, const char *text) {
     if (!t->flush) (void)cdp__text_end(t);
 }
 
+/* ---- >>text/json_real: real numbers as decimal text (pure) ----------------------------------- */
+
+/* Knows: binary and decimal fractions. Promises: the shortest text that reads back as the same
+   number, in every locale. */
+#ifndef CDP_SRC_TEXT_JSON_REAL_H
+#define CDP_SRC_TEXT_JSON_REAL_H
+
+#include <stdlib.h>
+
+/* `v` > 0 as x * 10^*exponent with x from 1 up to 10, about. */
+CDP__PRIVATE double cdp__real_scale(double v, int32_t *exponent) {
+    static const double powers[9] = {1e1, 1e2, 1e4, 1e8, 1e16, 1e32, 1e64, 1e128, 1e256};
+    int32_t i;
+    *exponent = 0;
+    for (i = 8; i >= 0; --i)
+        if (v >= powers[i]) {
+            v /= powers[i];
+            *exponent += 1 << i;
+        }
+    if (*exponent) return v;
+    for (i = 8; i >= 0; --i)
+        if (v * powers[i] < 10) {
+            v *= powers[i];
+            *exponent -= 1 << i;
+        }
+    return v;
+}
+
+/* Whether the digits, times 10^exponent, are read as `v`. */
+CDP__PRIVATE bool cdp__real_is(double v, uint64_t digits, int32_t exponent) {
+    char text[40];
+    double back;
+    (void)cdp__format(text, sizeof text, "%llue%d", (unsigned long long)digits, (int)exponent);
+    back = strtod(text, NULL);
+    return back <= v && back >= v;
+}
+
+/* The fewest digits of `v` > 0 that are read as `v`; it is digits * 10^*exponent. */
+CDP__PRIVATE uint64_t cdp__real_digits(double v, int32_t *exponent) {
+    int32_t at, count;
+    const double x = cdp__real_scale(v, &at);
+    double power = 1;
+    uint64_t best = 0, step;
+    for (count = 0; count < 17; ++count, power *= 10) {
+        best = (uint64_t)(x * power + 0.5);
+        *exponent = at - count;
+        if (cdp__real_is(v, best, *exponent)) return best;
+    }
+    /* scaling has rounded: one of the next numbers of 17 digits it is */
+    for (step = 1; step < 2000; ++step) {
+        if (cdp__real_is(v, best + step, *exponent)) return best + step;
+        if (cdp__real_is(v, best - step, *exponent)) return best - step;
+    }
+    return best;
+}
+
+/* Writes a number of JSON that is no whole number for its readers; null for what is not finite. */
+CDP__PRIVATE CDP__COLD void cdp__json_real(cdp__text *t, double v) {
+    char digits[24];
+    int32_t exponent = 0, point, i, n;
+    uint64_t all = 0;
+    if (!(v - v >= 0)) {
+        cdp__text_bytes(t, "null", 4);
+        return;
+    }
+    if (v < 0) cdp__text_char(t, '-');
+    if (v < 0 || v > 0) all = cdp__real_digits(v < 0 ? -v : v, &exponent);
+    n = (int32_t)cdp__format(digits, sizeof digits, "%llu", (unsigned long long)all);
+    point = n + exponent; /* of the digits, this many stand before the point */
+    if (point < -5 || point > 17) {
+        cdp__text_add(t, "%c.%se%d", digits[0], n > 1 ? digits + 1 : "0", (int)point - 1);
+        return;
+    }
+    if (point <= 0) cdp__text_bytes(t, "0.", 2);
+    for (i = point; i < 0; ++i)
+        cdp__text_char(t, '0');
+    for (i = 0; i < n || i < point; ++i) {
+        if (i && i == point) cdp__text_char(t, '.');
+        cdp__text_char(t, i < n ? digits[i] : '0');
+    }
+    if (point >= n) cdp__text_bytes(t, ".0", 2);
+}
+
+#endif /* CDP_SRC_TEXT_JSON_REAL_H */
+
+/* ---- >>text/svg: the page of a picture (pure) ------------------------------------------------ */
+
+/* Knows: colours. Promises: text and lines are readable on light and on dark pages. */
+
+/* Begins a picture. Colours of text and lines follow the reader's light or dark scheme. */
+CDP__PRIVATE void cdp__svg_begin(cdp__text *t, uint32_t width, uint32_t height) {
+    cdp__text_add(t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%u\" height=\"%u\" viewBox=\"0 0 %u "
+        "%u\" "
+        "font-family=\"sans-serif\" font-size=\"12\">\n",
+        width, height, width, height);
+    cdp__text_add(t,
+        "<style>text{fill:#24292f}.in{fill:#111}.thin{fill:#57606a}"
+        ".box{stroke:#57606a}.line{stroke:#0969da;fill:none}"
+        "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.in{fill:#111}"
+        ".thin{fill:#9da7b3}.box{stroke:#9da7b3}.line{stroke:#58a6ff}}</style>\n");
+}
+
+/* A light colour, for boxes with text of class "in". */
+CDP__PRIVATE const char *cdp__svg_tint(uint32_t k) {
+    static const char *const tints[8] = {
+        "#8ec5ff", "#ffc680", "#9be29b", "#f5a3b7", "#c9b3f5", "#f0e07a", "#86dcd6", "#d9bfa0"};
+    return tints[k % 8];
+}
+
 /* ---- >>text/timeline: bars of a timeline (pure) ---------------------------------------------- */
 
 /* Knows: names and times. Promises: events as chrome://tracing reads them, and bars of an SVG. */
@@ -25371,10 +25481,7 @@ CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__text *t) {
                    called = d->called_ns - d->begin_ns;
     char name[64];
     uint32_t i;
-    cdp__text_add(t,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"1000\" height=\"130\" fill=\"#ffffff\"></rect>\n");
+    cdp__svg_begin(t, 1000, 130);
     cdp__text_add(
         t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
     cdp__trace_bar(t, 0, called, whole, 20, "#7aa6c2", "backward");
@@ -29553,23 +29660,9 @@ CDP__PRIVATE uint64_t cdp__report_bits(double v) {
     return bits;
 }
 
-/* A number of JSON with six decimals; null for what JSON has no number for. */
 CDP__PRIVATE void cdp__report_real(cdp__text *t, const char *name, double v) {
-    uint64_t millionths;
-    uint32_t exponent = 0;
     cdp__text_add(t, ",\"%s\":", name);
-    if (!(v - v >= 0)) {
-        cdp__text_add(t, "null");
-        return;
-    }
-    if (v < 0) cdp__text_char(t, '-');
-    for (v = v < 0 ? -v : v; v >= 1e12; v /= 10)
-        ++exponent;
-    millionths = (uint64_t)(v * 1e6 + 0.5);
-    cdp__text_add(t, "%llu.", (unsigned long long)(millionths / 1000000));
-    for (v = 1e5; v >= 1; v /= 10)
-        cdp__text_char(t, (char)('0' + millionths / (uint64_t)v % 10));
-    if (exponent) cdp__text_add(t, "e%u", exponent);
+    cdp__json_real(t, v);
 }
 
 CDP__PRIVATE void cdp__report_number(cdp__text *t, const char *name, uint64_t v) {
@@ -29786,11 +29879,7 @@ CDP__PRIVATE void cdp__report_draw(
         first = cdp__min(first, e[0] + shift);
         last = cdp__max(last, e[2] + shift);
     }
-    cdp__text_add(t,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"%u\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"1000\" height=\"%u\" fill=\"#ffffff\"></rect>\n",
-        height, height);
+    cdp__svg_begin(t, 1000, height);
     for (k = 0; k < n; ++k)
         cdp__report_draw_rank(t, events + k * CDP__REPORT_EVENTS, k, (uint64_t)offsets[k] - first,
             cdp__max(last - first, 1));

@@ -1819,11 +1819,8 @@ CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_film *film, c
     uint64_t most = 1;
     char title[96];
     uint32_t i;
-    cdp__text_add(t,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"230\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"1000\" height=\"230\" fill=\"#ffffff\"></rect>\n"
-        "<text x=\"5\" y=\"187\">memory</text>\n");
+    cdp__svg_begin(t, 1000, 230);
+    cdp__text_add(t, "<text x=\"5\" y=\"187\">memory</text>\n");
     for (i = 0; i < CDP__FSDP_ROWS; ++i)
         cdp__text_add(t, "<text x=\"5\" y=\"%u\">%ss</text>\n", 37 + 40 * i, cdp__fsdp_row(i));
     for (i = 0; i < film->count; ++i) {

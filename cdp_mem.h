@@ -3075,6 +3075,8 @@ CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
 
 /* Knows: binary and decimal fractions. Promises: the shortest text that reads back as the same
    number, in every locale. */
+#ifndef CDP_SRC_TEXT_JSON_REAL_H
+#define CDP_SRC_TEXT_JSON_REAL_H
 
 #include <stdlib.h>
 
@@ -3151,6 +3153,8 @@ CDP__PRIVATE CDP__COLD void cdp__json_real(cdp__text *t, double v) {
     }
     if (point >= n) cdp__text_bytes(t, ".0", 2);
 }
+
+#endif /* CDP_SRC_TEXT_JSON_REAL_H */
 
 /* ---- >>mem/shot: a snapshot, from here or from a file ---------------------------------------- */
 

@@ -421,6 +421,8 @@ extern "C" {
 #include "text/utf8.h"
 #include "text/format.h"
 #include "text/json_write.h"
+#include "text/json_real.h"
+#include "text/svg.h"
 #include "text/timeline.h"
 #include "dtype/dtype.h"
 #include "dtype/reduce.h"

@@ -202,8 +202,6 @@ extern "C" {
 #undef CDP__HERE
 #define CDP__HERE CDP__FILE_DTENSOR
 
-#include "text/svg.h"
-
 #include "dtensor/kit.h"
 #include "dtensor/kernels.h"
 #include "dtensor/philox.h"

@@ -208,8 +208,6 @@ extern "C" {
     && !defined(CDP_PIPELINE_IMPL_INCLUDED)
 #define CDP_PIPELINE_IMPL_INCLUDED
 
-#include "text/svg.h"
-
 #include "pipeline/table.h"
 #include "pipeline/kinds.h"
 #include "pipeline/rules.h"

@@ -15,6 +15,7 @@
 #include "../base/basics.h"
 #include "../base/ended.h"
 #include "../text/format.h"
+#include "../text/svg.h"
 #include "../text/timeline.h"
 #include "state.h"
 
@@ -60,10 +61,7 @@ CDP__PRIVATE void cdp__trace_svg(const cdp_ddp *d, cdp__text *t) {
                    called = d->called_ns - d->begin_ns;
     char name[64];
     uint32_t i;
-    cdp__text_add(t,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"130\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"1000\" height=\"130\" fill=\"#ffffff\"></rect>\n");
+    cdp__svg_begin(t, 1000, 130);
     cdp__text_add(
         t, "<text x=\"5\" y=\"37\">compute</text><text x=\"5\" y=\"77\">network</text>\n");
     cdp__trace_bar(t, 0, called, whole, 20, "#7aa6c2", "backward");

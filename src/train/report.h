@@ -13,6 +13,9 @@
 #include "../base/ended.h"
 #include "../base/text.h"
 #include "../text/format.h"
+#include "../text/json_real.h"
+#include "../text/svg.h"
+#include "../text/timeline.h"
 #include "../ddp/group_access.h"
 #include "../ddp/state.h"
 #include "../ddp/trace.h"
@@ -62,23 +65,9 @@ CDP__PRIVATE uint64_t cdp__report_bits(double v) {
     return bits;
 }
 
-/* A number of JSON with six decimals; null for what JSON has no number for. */
 CDP__PRIVATE void cdp__report_real(cdp__text *t, const char *name, double v) {
-    uint64_t millionths;
-    uint32_t exponent = 0;
     cdp__text_add(t, ",\"%s\":", name);
-    if (!(v - v >= 0)) {
-        cdp__text_add(t, "null");
-        return;
-    }
-    if (v < 0) cdp__text_char(t, '-');
-    for (v = v < 0 ? -v : v; v >= 1e12; v /= 10)
-        ++exponent;
-    millionths = (uint64_t)(v * 1e6 + 0.5);
-    cdp__text_add(t, "%llu.", (unsigned long long)(millionths / 1000000));
-    for (v = 1e5; v >= 1; v /= 10)
-        cdp__text_char(t, (char)('0' + millionths / (uint64_t)v % 10));
-    if (exponent) cdp__text_add(t, "e%u", exponent);
+    cdp__json_real(t, v);
 }
 
 CDP__PRIVATE void cdp__report_number(cdp__text *t, const char *name, uint64_t v) {
@@ -295,11 +284,7 @@ CDP__PRIVATE void cdp__report_draw(
         first = cdp__min(first, e[0] + shift);
         last = cdp__max(last, e[2] + shift);
     }
-    cdp__text_add(t,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"%u\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"1000\" height=\"%u\" fill=\"#ffffff\"></rect>\n",
-        height, height);
+    cdp__svg_begin(t, 1000, height);
     for (k = 0; k < n; ++k)
         cdp__report_draw_rank(t, events + k * CDP__REPORT_EVENTS, k, (uint64_t)offsets[k] - first,
             cdp__max(last - first, 1));

@@ -751,12 +751,14 @@ TEST(a_step_is_drawn_as_json_and_svg) {
 
 /* ---- memory ---- */
 
+/* A stream takes memory when a message first comes early on it, which may happen in any step, but
+   not often: one allocation of a rank in each step would be 120. */
 static void rank_counts(cdp_group *g, void *arg) {
     rig r;
     int64_t before = 0;
     (void)arg;
     rig_open(&r, g);
-    for (uint32_t step = 0; step < 8; ++step) {
+    for (uint32_t step = 0; step < 43; ++step) {
         T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
         T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
         T_EQ(CDP_OK, cdp_fsdp_step(r.f));
@@ -764,7 +766,7 @@ static void rank_counts(cdp_group *g, void *arg) {
         if (step == 2) before = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
         T_EQ(CDP_OK, cdp_barrier(g));
     }
-    T(__atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST) - before <= allocations_at_most());
+    T(__atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST) - before <= 40);
     T_EQ(CDP_OK, cdp_barrier(g));
     cdp_fsdp_destroy(r.f);
 }

@@ -115,9 +115,9 @@ TEST(a_job_is_watched) {
     run_counted(RANKS, watched, l);
     T(l[0].own == 0 && l[1].own == STEPS && l[1].job == 0 && l[2].own == 0);
     T(l[0].job >= STEPS / 5 - 1);
-    T_TEXT("\"ranks\":3,\"loss\":2.000000,\"norm\":0.500000,\"samples_per_s\":", l[0].last_job);
+    T_TEXT("\"ranks\":3,\"loss\":2.0,\"norm\":0.5,\"samples_per_s\":", l[0].last_job);
     T_TEXT("\"memory\":102,\"slowest\":{\"rank\":2,\"late_ms\":", l[0].last_job);
-    T_TEXT("{\"step\":25,\"rank\":1,\"loss\":2.000000", l[1].last_own);
+    T_TEXT("{\"step\":25,\"rank\":1,\"loss\":2.0", l[1].last_own);
     T_TEXT("\"backward_ms\":", l[1].last_own);
 }
 
@@ -181,9 +181,7 @@ TEST(numbers_without_json_are_null) {
     cdp__report_real(&t, "d", 1e300);
     cdp__report_real(&t, "e", 0.0000014);
     (void)cdp__text_end(&t);
-    T_TEXT(",\"a\":-1.500000,\"b\":null,\"c\":null,\"d\":", text);
-    T_TEXT("e289", text);
-    T_TEXT(",\"e\":0.000001", text);
+    T_TEXT(",\"a\":-1.5,\"b\":null,\"c\":null,\"d\":1.0e300,\"e\":0.0000014", text);
 }
 
 TEST(mistakes_are_named) {
