@@ -105,7 +105,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_create(
 CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline);
 
 /* Run the schedule once: all callbacks of this rank, on this thread. Ranks meet only by the
-   messages between stages. The first step allocates records of messages, later ones nothing.
+   messages between stages. The first step allocates records of messages. Later ones
+   allocate nothing but, once for a stream, room for a message that comes early.
    Errors: what a callback returned (the text names stage, action and micro-batch, on all ranks);
    or the group's failure: the text adds for which action this rank waits, and of a rank that is to
    blame the first action that it is not known to have done. TIMEOUT: the deadline of the step; the
