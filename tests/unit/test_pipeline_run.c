@@ -540,8 +540,7 @@ TEST(later_steps_allocate_nothing) {
         k.borders[b] = (border){2, {{100, CDP_DTYPE_U64}, {33, CDP_DTYPE_U64}, {0, CDP_DTYPE_F32}}};
     OK(cdp_schedule_create(&d, &k.schedule));
     run_counted(4, without_allocations, &k);
-    if (!T(k.allocations <= 40))
-        fprintf(stderr, "%d allocations\n", (int)k.allocations);
+    if (!T(k.allocations <= 40)) fprintf(stderr, "%d allocations\n", (int)k.allocations);
     cdp_schedule_destroy(k.schedule);
 }
 
