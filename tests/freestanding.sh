@@ -29,7 +29,7 @@ size_t strlen(const char *);
 size_t strspn(const char *, const char *);
 size_t strcspn(const char *, const char *);
 C
-printf "#include <stddef.h>\nvoid abort(void);\nvoid qsort(void *, size_t, size_t, int (*)(const void *, const void *));\n" > "$work/libc/stdlib.h"
+printf "#include <stddef.h>\nvoid abort(void);\ndouble strtod(const char *, char **);\nvoid qsort(void *, size_t, size_t, int (*)(const void *, const void *));\n" > "$work/libc/stdlib.h"
 printf '#define NAN (__builtin_nanf(""))\n#define INFINITY (__builtin_inff())\n' > "$work/libc/math.h"
 number=1
 for name in EAGAIN EWOULDBLOCK EINTR EINVAL ENOMEM EPIPE EIO EMFILE ENFILE EPROTO ENOSYS EBADF EINPROGRESS ECONNRESET \
