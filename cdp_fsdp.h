@@ -240,7 +240,8 @@ typedef struct cdp_fsdp_desc {
     /* An optimizer of the program's own, in place of `optim`: changes one piece. */
     cdp_status (*update)(void *user, const cdp_fsdp_piece *piece);
     /* First values of parameters without `init`: `count` elements from `first` on, which depend on
-       `param` and their place alone, so that nobody ever holds a whole parameter. */
+       `param` and their place alone, so that nobody ever holds a whole parameter. On all
+       ranks, or on none. */
     void (*fill)(void *user, uint32_t param, uint64_t first, uint64_t count, float *out);
     void *user;
     uint32_t states;      /* arrays of state that `update` needs; zeros at first */
@@ -1860,8 +1861,8 @@ CDP_API uint64_t cdp_fsdp_trace(
 
 enum {
     CDP__FSDP_GROUPS = 12, /* the first of the words about groups */
-    CDP__FSDP_PLACE = 16,  /* the word that only ranks of desc.replicate compare */
-    CDP__FSDP_WORDS = 18
+    CDP__FSDP_PLACE = 17,  /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_WORDS = 19
 };
 
 #define CDP__FSDP_HASH 0xcbf29ce484222325u
@@ -1905,7 +1906,8 @@ CDP__PRIVATE void cdp__fsdp_words(
     const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
     static const char *const names[CDP__FSDP_WORDS] = {"param_count", "unit_count", "stage",
         "compute", "reduce", "states", "optim", "update", "prefetch", "no_prefetch",
-        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "", ""};
+        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "fill", "",
+        ""};
     const cdp_fsdp_desc *d = &f->desc;
     uint32_t i;
     word[0] = d->param_count;
@@ -1924,8 +1926,9 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[CDP__FSDP_GROUPS + 1] = d->norm_group ? cdp_size(d->norm_group) : 0;
     memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
     memcpy(&word[15], &d->divisor, sizeof d->divisor);
+    word[16] = d->fill != NULL;
     word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
-    word[17] = hash;
+    word[CDP__FSDP_PLACE + 1] = hash;
     for (i = 0; i < CDP__FSDP_WORDS; ++i)
         name[i] = names[i];
 }
@@ -1984,6 +1987,28 @@ CDP__PRIVATE cdp_status cdp__fsdp_name_difference(
     return st;
 }
 
+/* Whether this rank alone is in both groups, as far as ranks of their worlds tell. */
+CDP__PRIVATE bool cdp__fsdp_meet_once(cdp_group *a, cdp_group *b) {
+    uint32_t i, common = 0;
+    for (i = 0; i < cdp_size(a); ++i)
+        common += cdp_rank_of_world(b, cdp_world_rank_of(a, i)) != UINT32_MAX;
+    return common == 1;
+}
+
+/* Groups that not all ranks of `g` name: nobody may wait where others do not come. A group of
+   copies that has no other rank of `g` is told nevertheless: its ranks cannot learn otherwise. */
+CDP__PRIVATE void cdp__fsdp_leave_groups(cdp_fsdp *f, cdp_group *g, const uint64_t *all) {
+    cdp_fsdp_desc *d = &f->desc;
+    uint32_t r;
+    for (r = 1; r < cdp_size(g); ++r) {
+        const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS + CDP__FSDP_GROUPS;
+        if (other[0] != all[CDP__FSDP_GROUPS] && d->replicate
+            && !cdp__fsdp_meet_once(g, d->replicate))
+            d->replicate = NULL;
+        if (other[1] != all[CDP__FSDP_GROUPS + 1]) d->norm_group = NULL;
+    }
+}
+
 CDP__PRIVATE cdp_status cdp__fsdp_compare(
     cdp_fsdp *f, cdp_group *g, uint64_t *own, uint64_t *all, uint64_t hash) {
     uint64_t word[CDP__FSDP_WORDS];
@@ -1992,18 +2017,16 @@ CDP__PRIVATE cdp_status cdp__fsdp_compare(
     cdp_status st;
     cdp__fsdp_words(f, g, hash, word, name);
     st = cdp_allgather(g, word, all, CDP__FSDP_WORDS, CDP_DTYPE_U64);
+    if (st == CDP_OK) cdp__fsdp_leave_groups(f, g, all);
     for (r = 1; st == CDP_OK && r < cdp_size(g); ++r) {
         const uint64_t *other = all + (uint64_t)r * CDP__FSDP_WORDS;
         for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
         }
-        if (k == CDP__FSDP_GROUPS || k == CDP__FSDP_GROUPS + 1)
-            f->desc.replicate = f->desc.norm_group = NULL; /* nobody may wait there */
         if (k == CDP__FSDP_PLACE)
             return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
-                "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its desc.group, "
-                "but "
-                "rank 0 is rank %u of %u; copies of a shard have the same place in groups of one "
-                "size",
+                "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its "
+                "desc.group, but rank 0 is rank %u of %u; copies of a shard have the same place "
+                "in groups of one size",
                 r, (uint32_t)other[k], (uint32_t)(other[k] >> 32), (uint32_t)all[k],
                 (uint32_t)(all[k] >> 32));
         if (k + 1 < CDP__FSDP_WORDS)
@@ -2445,10 +2468,12 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_own(cdp_fsdp *f, uint8_t **given) {
     return st != CDP_OK || *given ? st : cdp__fsdp_nomem("first values", f->desc.param_count);
 }
 
-/* The ranks of this group agree already; those of the others do. */
+/* The ranks of desc.group agree already; those of the others do. What fails in norm_group is known
+   to all ranks, so nobody votes in replicate then, where one of them may be missing. */
 CDP__PRIVATE cdp_status cdp__fsdp_vote_wide(const cdp_fsdp_desc *d, cdp_status st) {
-    if (d->replicate) st = cdp__fsdp_vote(d->replicate, st);
-    return d->norm_group ? cdp__fsdp_vote(d->norm_group, st) : st;
+    if (d->norm_group) st = cdp__fsdp_vote(d->norm_group, st);
+    if (st != CDP_OK && d->norm_group) return st;
+    return d->replicate ? cdp__fsdp_vote(d->replicate, st) : st;
 }
 
 /* A group that was never used tells nobody that this rank leaves it. */
@@ -2468,7 +2493,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
     st = cdp__fsdp_vote_wide(&f->desc, st);
     if (st != CDP_OK) return st;
     f->list = cdp__fsdp_list_of(&f->desc);
-    if (d->replicate) st = cdp__fsdp_agree(f, d->replicate);
+    if (d->replicate) st = cdp__fsdp_vote(d->group, cdp__fsdp_agree(f, d->replicate));
     if (st == CDP_OK) st = cdp__fsdp_open_own(f, &given);
     st = cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
     if (st == CDP_OK) st = cdp__fsdp_use_groups(f);

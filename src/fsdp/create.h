@@ -426,10 +426,12 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_own(cdp_fsdp *f, uint8_t **given) {
     return st != CDP_OK || *given ? st : cdp__fsdp_nomem("first values", f->desc.param_count);
 }
 
-/* The ranks of this group agree already; those of the others do. */
+/* The ranks of desc.group agree already; those of the others do. What fails in norm_group is known
+   to all ranks, so nobody votes in replicate then, where one of them may be missing. */
 CDP__PRIVATE cdp_status cdp__fsdp_vote_wide(const cdp_fsdp_desc *d, cdp_status st) {
-    if (d->replicate) st = cdp__fsdp_vote(d->replicate, st);
-    return d->norm_group ? cdp__fsdp_vote(d->norm_group, st) : st;
+    if (d->norm_group) st = cdp__fsdp_vote(d->norm_group, st);
+    if (st != CDP_OK && d->norm_group) return st;
+    return d->replicate ? cdp__fsdp_vote(d->replicate, st) : st;
 }
 
 /* A group that was never used tells nobody that this rank leaves it. */
@@ -449,7 +451,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
     st = cdp__fsdp_vote_wide(&f->desc, st);
     if (st != CDP_OK) return st;
     f->list = cdp__fsdp_list_of(&f->desc);
-    if (d->replicate) st = cdp__fsdp_agree(f, d->replicate);
+    if (d->replicate) st = cdp__fsdp_vote(d->group, cdp__fsdp_agree(f, d->replicate));
     if (st == CDP_OK) st = cdp__fsdp_open_own(f, &given);
     st = cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
     if (st == CDP_OK) st = cdp__fsdp_use_groups(f);

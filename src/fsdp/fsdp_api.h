@@ -74,7 +74,8 @@ typedef struct cdp_fsdp_desc {
     /* An optimizer of the program's own, in place of `optim`: changes one piece. */
     cdp_status (*update)(void *user, const cdp_fsdp_piece *piece);
     /* First values of parameters without `init`: `count` elements from `first` on, which depend on
-       `param` and their place alone, so that nobody ever holds a whole parameter. */
+       `param` and their place alone, so that nobody ever holds a whole parameter. On all
+       ranks, or on none. */
     void (*fill)(void *user, uint32_t param, uint64_t first, uint64_t count, float *out);
     void *user;
     uint32_t states;      /* arrays of state that `update` needs; zeros at first */

@@ -187,7 +187,8 @@ static void rank_differs(cdp_group *g, void *arg) {
         "'param4' [6] in unit 1", "desc.stage is another one on rank 2", "desc.param_count",
         "unit 'unit0' with uses 1", "with uses 2", "desc.own_init is another one on rank 2",
         "desc.norm_group", "desc.replicate", "desc.optim", "parameter or unit 3 is 'param3' [5x3]",
-        "in unit 1, grain 3, a copy on rank 2", "nnn...' [5x3] in unit 0, grain 3 on rank 0"};
+        "in unit 1, grain 3, a copy on rank 2", "nnn...' [5x3] in unit 0, grain 3 on rank 0",
+        "desc.fill is another one on rank 2"};
     char name[300];
     rig r;
     float x = 1;
@@ -202,6 +203,7 @@ static void rank_differs(cdp_group *g, void *arg) {
         if (kind == 9) r.optim.kind = CDP_OPTIM_ADAM;
         if (kind == 10 || kind == 11) r.params[3].copy = true;
         if (kind == 12) r.params[0].shape[0] = 4;
+        if (kind == 13) r.desc.fill = NULL;
     }
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = 0;
@@ -218,7 +220,7 @@ static void rank_differs(cdp_group *g, void *arg) {
     T(x == 3);
 }
 TEST(ranks_with_other_models_are_named) {
-    for (uint32_t kind = 0; kind < 13; ++kind)
+    for (uint32_t kind = 0; kind < 14; ++kind)
         run_counted(3, rank_differs, &kind);
 }
 
@@ -240,6 +242,34 @@ static void rank_has_other_copies(cdp_group *g, void *arg) {
 }
 TEST(copies_of_another_shard_are_refused) {
     run_counted(4, rank_has_other_copies, NULL);
+}
+
+/* Three by two ranks: the copies of one shard are right, those of the two others are exchanged, or
+   one rank of the first shard group lacks them. */
+static void rank_has_some_other_copies(cdp_group *g, void *arg) {
+    const uint32_t rank = cdp_rank(g), kind = *(const uint32_t *)arg;
+    cdp_group *shard = NULL, *copies = NULL;
+    cdp_status st;
+    rig r;
+    T_EQ(CDP_OK, cdp_group_split(g, rank / 3, rank, &shard));
+    T_EQ(CDP_OK,
+        cdp_group_split(
+            g, rank > 3 && kind == 0 ? 9 - rank : rank % 3 + (kind == 0) * 3, rank, &copies));
+    T_EQ(CDP_OK, cdp_barrier(copies)); /* one that was never used tells nobody of its end */
+    rig_desc(&r, shard);
+    r.desc.replicate = kind == 1 && rank == 1 ? NULL : copies;
+    st = cdp_fsdp_create(&r.desc, &r.f);
+    if (kind == 1 && rank == 4)
+        T(st == CDP_ERR_MISMATCH || st == CDP_ERR_PEER_LOST); /* rank 1 does not come */
+    else if (T_EQ(CDP_ERR_MISMATCH, st))
+        T(says("desc.replicate"));
+    cdp_group_destroy(copies);
+    cdp_group_destroy(shard);
+    T_EQ(CDP_OK, kind == 0 ? cdp_barrier(g) : CDP_OK);
+}
+TEST(copies_of_some_other_shards_are_refused_by_all) {
+    for (uint32_t kind = 0; kind < 2; ++kind)
+        run_counted(6, rank_has_some_other_copies, &kind);
 }
 
 static void rank_uses_another_unit(cdp_group *g, void *arg) {
@@ -841,6 +871,8 @@ int main(int argc, char **argv) {
         {"descs_that_make_no_sense_are_refused", descs_that_make_no_sense_are_refused, 30},
         {"ranks_with_other_models_are_named", ranks_with_other_models_are_named, 30},
         {"copies_of_another_shard_are_refused", copies_of_another_shard_are_refused, 30},
+        {"copies_of_some_other_shards_are_refused_by_all",
+            copies_of_some_other_shards_are_refused_by_all, 30},
         {"units_in_another_order_are_a_mismatch", units_in_another_order_are_a_mismatch, 30},
         {"a_rank_that_is_wrong_alone_is_named_at_once", a_rank_that_is_wrong_alone_is_named_at_once,
             30},
