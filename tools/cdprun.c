@@ -1462,6 +1462,20 @@ static void enter_drain(job *j) {
     enter(j, DRAIN, reader_limit(j));
 }
 
+/* There are other launchers, or there may be. */
+static bool meets(const job *j) {
+    return j->opts->nnodes > 1 || j->agent != NULL;
+}
+
+/* Where machines come and go, the next epoch would start ranks here again, although somebody wants
+   the job to end. */
+static bool turns(const job *j) {
+    if (j->agent == NULL || j->opts->stay || j->nodes.final) return false;
+    return j->cause == ELSEWHERE || (j->cause == FAILURE && j->nodes.told);
+}
+
+static void nodes_tell_signal(job *j);
+
 static void on_timeout(job *j) {
     j->no_restart = true;
     j->timeout_at = NEVER;
@@ -1475,6 +1489,10 @@ static void on_timeout(job *j) {
             enter_drain(j);
         else
             enter_term(j);
+    } else if (turns(j)) { /* its ranks are ending already */
+        j->cause = TIMED_OUT;
+        j->code = EXIT_TIMEOUT;
+        j->nodes.told = false;
     }
 }
 
@@ -1495,11 +1513,16 @@ static void on_stop_signal(job *j, int sig) {
     if (!again) j->user_signal = sig;
     j->no_restart = true;
     j->user_signal_at = now;
-    if (j->cause == NOTHING) {
+    if (j->cause == NOTHING || turns(j)) {
         j->cause = SIGNALLED;
         j->code = 128 + sig;
+        j->nodes.told = false;
     }
     if (is_idle(j)) {
+        enter_drain(j);
+        return;
+    }
+    if (j->phase == DRAIN && meets(j) && !again) { /* the others are still to be told */
         enter_drain(j);
         return;
     }
@@ -1513,6 +1536,7 @@ static void on_stop_signal(job *j, int sig) {
         enter_kill(j);
         return;
     }
+    nodes_tell_signal(j); /* before anybody elsewhere can lose a peer by it */
     ranks_ask_to_end(j, sig);
     if (j->phase == RUN && sig != SIGTERM)
         enter(j, GRACE, j->opts->grace);
@@ -2052,14 +2076,10 @@ static void attempt_first_by_time(job *j) {
     say(j, "rank %d failed first, by the times in the error files", global_rank(j, first));
 }
 
-/* There are other launchers, or there may be. */
-static bool meets(const job *j) {
-    return j->opts->nnodes > 1 || j->agent != NULL;
-}
-
 static void attempt_over(job *j) {
     attempt_first_by_time(j);
-    bool fine = !j->nodes.told; /* then the program has handled the signal */
+    /* then the program has handled the signal; to other machines it is still why ranks are gone */
+    bool fine = !meets(j);
     for (int i = 0; i < j->opts->n; ++i)
         fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
     if (j->cause == SIGNALLED && fine) {
@@ -2129,6 +2149,19 @@ static void nodes_step(job *j) {
 }
 
 #include "cdprun_elastic.h"
+
+/* A signal to this launcher is told before the ranks receive it: those elsewhere fail as soon as
+   they lose a peer, and what has been told first is what ended the attempt. */
+static void nodes_tell_signal(job *j) {
+    nodes *s = &j->nodes;
+    if (s->store == NULL || s->told || j->cause != SIGNALLED) return;
+    s->store->timeout_ms = LOOK_MS; /* the ranks here wait for it */
+    if (j->agent != NULL)
+        agent_tell_soon(j);
+    else if (meets(j))
+        nodes_tell_end(j);
+    if (s->store != NULL) s->store->timeout_ms = CLAIM_MS;
+}
 
 /* ---- >>keeper  The loop: one wait, then every part takes its share. */
 

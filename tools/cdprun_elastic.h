@@ -175,9 +175,8 @@ static bool agent_enter(job *j) {
 /* What the others read before they know it by a will. */
 static void agent_gone(job *j, const char *why) {
     agent *a = j->agent;
-    if (a->handed_in && j->nodes.store != NULL)
-        agent_good(j, cdp__elastic_record_end(&a->e, j->nodes.store, why));
-    a->handed_in = false;
+    if (!a->handed_in || j->nodes.store == NULL) return;
+    a->handed_in = !agent_good(j, cdp__elastic_record_end(&a->e, j->nodes.store, why));
 }
 
 /* ---- >>agent-epoch  From a ticket to an epoch, and from one to the next. */
@@ -349,12 +348,18 @@ static void agent_look_for_newcomers(job *j) {
     agent_good(j, cdp__elastic_look_for_newcomers(&a->e, &found));
 }
 
+/* Whether something has ended the epoch. `why` has FAILURE_BYTES. */
+static bool agent_alarmed(job *j, char *why) {
+    agent *a = j->agent;
+    char key[CDP__ELASTIC_KEY];
+    cdp__elastic_key(&a->e, key, "e/%llu/alarm", (unsigned long long)a->e.place.epoch);
+    return nodes_look(j, key, why);
+}
+
 /* In an epoch: what ends it? */
 static void agent_watch(job *j) {
-    agent *a = j->agent;
-    char key[CDP__ELASTIC_KEY], why[FAILURE_BYTES];
-    cdp__elastic_key(&a->e, key, "e/%llu/alarm", (unsigned long long)a->e.place.epoch);
-    if (nodes_look(j, key, why)) {
+    char why[FAILURE_BYTES];
+    if (agent_alarmed(j, why)) {
         agent_arrive(j, why);
         return;
     }
@@ -480,10 +485,11 @@ static void agent_leave(job *j) {
 
 static void agent_tell_failure(job *j) {
     const agent *a = j->agent;
-    char text[FAILURE_BYTES - 8];
+    char text[FAILURE_BYTES];
     const bool last = j->no_restart || a->e.place.step >= (uint64_t)j->opts->max_restarts;
     if (a->e.place.phase != CDP__ELASTIC_RUNNING || a->e.place.epoch != a->ran) return;
-    failure_text(j, j->first, text, sizeof text);
+    if (agent_alarmed(j, text)) return; /* it has ended the epoch, and the ranks here by it */
+    failure_text(j, j->first, text, sizeof text - 8);
     nodes_tell(j, text, j->code, last);
     if (!last) agent_alarm(j, "failure");
 }
@@ -513,6 +519,15 @@ static void agent_tell(job *j) {
     case ELSEWHERE: break;
     case NOTHING: nodes_count(j, node_key(j, "done", j->attempt), 1); break;
     }
+}
+
+/* As agent_tell(), at once: ranks wait for it. */
+static void agent_tell_soon(job *j) {
+    cdp_elastic *const e = &j->agent->e;
+    const uint32_t usual = e->store_ms;
+    e->store_ms = LOOK_MS;
+    agent_tell(j);
+    e->store_ms = usual;
 }
 
 /* Nobody who still has to read how the job ended is left alone by the one that serves the store. */

@@ -4,7 +4,7 @@
 #   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 6; by hand, with
 #                                                         the part kills: 1000, which takes 10 minutes)
 #
-# PART: restart, stay, names, kills, cut (default: all; names is a part of stay).
+# PART: restart, endings, stay, names, kills, cut (default: all; names is a part of stay).
 #
 # The machines are launchers on this one; for `cut` one of them is a network namespace, which needs root. Every wait is
 # for something that a program says, and has a limit. Ends with "N passed, N failed".
@@ -137,6 +137,65 @@ stopped_launcher() {
     has 'which it says' out.1 'the other machines went on without this one, which did not answer for 1.5 s; it asks to be taken in again'
     touch stop; finish 0 1
     check 'both end well' "$codes" '0 0'
+}
+
+# SIGTERM to one of two launchers, whose rank does something about it, while the rank elsewhere fails when it loses its peer
+# (with --stay it goes on). In a folder of its own; what the launchers made of it becomes one line in the file `line`.
+ending() { # KIND LAUNCHER ENDING
+    local options k first other=$((1 - $2)) on_term on_loss="exit 1"
+    mkdir -p "ending.$1.$2.$3" && cd "ending.$1.$2.$3" || return
+    rm -f ./*
+    case $3 in
+    signal) on_term="touch lost; trap - TERM; kill -TERM \$\$" ;;
+    exit0) on_term="touch lost; exit 0" ;;
+    exit1) on_term="touch lost; exit 1" ;;
+    late) on_term="touch lost; sleep 1; exit 0" ;;
+    esac
+    case $1 in
+    static) options="--nnodes 2 --max-restarts 1" ;;
+    elastic) options="--nnodes 1:2 --max-restarts 0 --rdzv-conf last_call_timeout=0.3" ;;
+    stay) options="--nnodes 1:2 --max-restarts 0 --stay" on_loss=: ;;
+    esac
+    cat > rank.sh <<RANK
+trap 'if [ \$k = $2 ]; then $on_term; else exit 0; fi' TERM
+k=\$1; echo \$TORCHELASTIC_RESTART_COUNT >> ran.\$k
+[ \$WORLD_SIZE = 1 ] || echo \$k >> both
+while [ ! -e stop ]; do [ \$k = $2 ] || [ \$WORLD_SIZE = 1 ] || [ ! -e lost ] || $on_loss; sleep 0.02; done
+RANK
+    port=$("$B/cdprun" -n 1 --no-prefix sh -c 'echo $MASTER_PORT')
+    for k in 0 1; do # the first one serves the store
+        # shellcheck disable=SC2086
+        timeout -k 5 $((limit * slack)) "$B/cdprun" -n 1 $options --grace $((5 * slack)) --rdzv-endpoint "$host:$port" \
+            $([ "$1" = static ] && echo --node-rank $k) sh rank.sh $k > out.$k 2>&1 < /dev/null &
+        pids[k]=$!
+        [ "$1" = static ] || await test -s ran.$k
+    done
+    await lines 1 "^0" both; await lines 1 "^1" both
+    kill -TERM "$(launcher "$2")"
+    finish "$2"
+    first=$codes
+    [ "$1" = static ] || [ "$2" = 0 ] || touch stop
+    finish $other
+    echo "$first $codes $(grep -lE "ended by SIGTERM" out.0 out.1 | wc -l) $(cat out.0 out.1 | grep -c "first failure: rank") $(cat ran.* | sort -u | tr "\n" ,)" > line
+}
+
+# Every way of ending x the launcher that serves the store, and the other x fixed machines, machines that come and go, and
+# ranks that stay: the exit codes of the launcher with the signal and of the other; how many name the signal; how many name
+# a rank; the restarts that were used.
+endings() {
+    local kind who how want
+    echo '-- one launcher is asked to end'
+    for kind in static elastic stay; do
+        for who in 0 1; do for how in signal exit0 exit1 late; do (ending $kind $who $how) & done; done
+        wait
+        for who in 0 1; do
+            want="143 143 2 0 0,"
+            [ $kind = static ] || [ $who = 0 ] || want="143 0 1 0 0,"
+            for how in signal exit0 exit1 late; do
+                check "$kind, launcher $who gets SIGTERM, its rank: $how" "$(cat ending.$kind.$who.$how/line)" "$want"
+            done
+        done
+    done
 }
 
 options_and_times() {
@@ -390,10 +449,11 @@ stay_late() {
 }
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(restart stay kills cut)
+[ $# -gt 0 ] || parts=(restart endings stay kills cut)
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
+    endings) endings ;;
     stay) stay_mode; stay_here; stay_names; stay_late; stay_lost; stay_events; stay_files ;;
     names) stay_names ;;
     cut) cut_off ;;
