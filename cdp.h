@@ -1361,7 +1361,7 @@ typedef struct cdp_transport {
             void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
     } remote;
 
-    /* ---- optional: news of failures; each on its own ---- */
+    /* ---- optional: reports of failures; each on its own ---- */
 
     struct {
         /* The world has failed, and `record` says why, in the library's own form. The first record
@@ -8287,9 +8287,9 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
 #ifdef _WIN32
-#define CDP__OS_NEWS NULL, NULL, NULL, NULL
+#define CDP__OS_DIAGNOSTICS NULL, NULL, NULL, NULL
 #else
-#define CDP__OS_NEWS \
+#define CDP__OS_DIAGNOSTICS \
     cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit
 #endif
 /* Only the texts of errors need the owner of a port. */
@@ -8347,7 +8347,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, CDP__OS_ACCEPT, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
-            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_NEWS                           \
+            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_DIAGNOSTICS                    \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -11561,7 +11561,7 @@ typedef struct cdp__failure_report { /* the record that `rank` sent when it fail
 typedef struct cdp__failure_domain { /* a group, and all messages that fail with it */
     cdp__failure_state state;
     uint64_t channel; /* identifies the group; equal on all its ranks */
-    uint64_t due_ns;  /* when SETTLING or TELLING ends */
+    uint64_t due_ns;  /* when SETTLING or REPORTING ends */
     cdp__failure_record record;
     /* After a timeout, while settling: `asked` is the wait that the probes are about, `end` its
        end as last seen while it lasted (if `known`), and `found` says that it was an answer. */
@@ -11572,14 +11572,14 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
 
 /* The failure state of one process. The caller provides the arrays, zeroed: one waiter per rank
    and a few more, as many edges (a few are enough if the program never receives from any rank),
-   and at least two wills. If an array is full, the blame may be less precise, but is never
+   and at least two reports. If an array is full, the blame may be less precise, but is never
    later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, report_room, report_at, waiter_at;
     uint32_t waiting; /* ranks that wait for this one; if any, report BLOCKED operations at once */
     uint32_t waited;  /* edges in use: long waits of this rank */
-    uint32_t report_count; /* wills in use */
+    uint32_t report_count; /* reports in use */
     bool outbox;           /* cdp__failure_take() may have a message */
     cdp__failure_edge *edges;
     cdp__failure_waiter *waiters;
@@ -11970,7 +11970,7 @@ CDP__PRIVATE void cdp__failure_on_continued(cdp__failure *f, const cdp__failure_
         w->doubted = true;
 }
 
-/* Removes the wills that were in doubt for so long that their ranks would have left by now. */
+/* Removes the reports that were in doubt for so long that their ranks would have left by now. */
 CDP__PRIVATE void cdp__failure_drop_doubted(cdp__failure *f, uint64_t time_ns) {
     const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS) * CDP__MS;
     uint32_t i;
@@ -12384,19 +12384,21 @@ CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
     cdp__atomic_store_u32(&b->wants, wants, CDP__SEQ_CST);
 }
 
-/* True if a peer rang for one of `wants` since `seen` was stored: checked before each sleep. */
+/* True if a peer rang for one of `wants` since `counts` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
-    const cdp__doorbell *b, const uint32_t seen[2], uint32_t wants) {
-    return ((wants & CDP__BELL_DATA) && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != seen[0])
-        || ((wants & CDP__BELL_ROOM) && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != seen[1]);
+    const cdp__doorbell *b, const uint32_t counts[2], uint32_t wants) {
+    return ((wants & CDP__BELL_DATA)
+               && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != counts[0])
+        || ((wants & CDP__BELL_ROOM)
+            && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != counts[1]);
 }
 
 /* The owner is awake. It polls everything after this call. */
-CDP__PRIVATE void cdp__doorbell_seen(cdp__doorbell *b, uint32_t seen[2]) {
+CDP__PRIVATE void cdp__doorbell_read(cdp__doorbell *b, uint32_t counts[2]) {
     if (cdp__atomic_load_u32(&b->wants, CDP__RELAXED))
         cdp__atomic_store_u32(&b->wants, 0, CDP__RELAXED);
-    seen[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
-    seen[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
+    counts[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
+    counts[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
 }
 
 /* ---- rings */
@@ -12801,9 +12803,9 @@ typedef struct cdp__deferred {
 #define CDP__UNEXPECTED 256u /* unexpected streams, at most */
 /* recently closed channels; messages for them are dropped */
 #if defined(CDP_NO_GROUPS) && defined(CDP_NO_MESSAGES)
-#define CDP__GONE 1u /* there is one channel */
+#define CDP__CLOSED_KEPT 1u /* there is one channel */
 #else
-#define CDP__GONE 64u
+#define CDP__CLOSED_KEPT 64u
 #endif
 /* Whether a message may stay in memory that both ranks reach: in a slot, or exposed. False in
    builds without such memory, so that compilers omit the code that uses it. */
@@ -12829,7 +12831,7 @@ typedef struct cdp__stream {
     bool refused;         /* the peer has answered that it cannot read that payload */
     uint64_t sent, acked; /* bytes with headers: sent; of these, read by the peer */
     uint64_t taken;       /* bytes read here */
-    uint64_t answered;    /* of these, those that the last CREDIT told */
+    uint64_t credited;    /* of these, those that the last CREDIT told */
     uint64_t
         /* bytes allowed beyond the window, for the peer's answers to bodies that this rank
            offers */
@@ -12912,16 +12914,16 @@ typedef struct cdp__world {
     uint32_t unexpected_count;
     int32_t spin_luck; /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     uint64_t arrivals; /* increases when a receive from any rank might find a message */
-    /* `stored` counts events for other streams than the one being read; `stored_seen` is its
+    /* `stored` counts events for other streams than the one being read; `stored_before` is its
        value at the last poll of all groups */
-    uint64_t stored, stored_seen;
-    uint64_t gone[CDP__GONE];
-    uint32_t gone_at;
+    uint64_t stored, stored_before;
+    uint64_t closed[CDP__CLOSED_KEPT];
+    uint32_t closed_at;
     cdp__made *made;
     struct cdp_channel *channels; /* that are open */
     /* called as soon as a FAILURE, WAIT or ENDPOINT has arrived, whatever this rank reads just now;
        false: it is invalid */
-    bool (*note)(struct cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
+    bool (*on_control)(struct cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
         const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
@@ -13102,11 +13104,11 @@ CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint
 }
 
 /* Records that a channel was closed here; one entry covers its streams to all ranks. */
-CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
+CDP__PRIVATE void cdp__world_record_closed(cdp__world *w, uint64_t channel) {
     uint32_t i;
-    for (i = 0; i < CDP__GONE; ++i)
-        if (w->gone[i] == channel) return;
-    w->gone[w->gone_at++ % CDP__GONE] = channel;
+    for (i = 0; i < CDP__CLOSED_KEPT; ++i)
+        if (w->closed[i] == channel) return;
+    w->closed[w->closed_at++ % CDP__CLOSED_KEPT] = channel;
 }
 
 /* A stream for a message that no call has asked for. NULL: the channel is closed, the limit of
@@ -13114,8 +13116,8 @@ CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
 CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
     uint32_t i;
-    for (i = 0; i < CDP__GONE; ++i)
-        if (w->gone[i] == channel) return NULL;
+    for (i = 0; i < CDP__CLOSED_KEPT; ++i)
+        if (w->closed[i] == channel) return NULL;
     if (w->unexpected_count == CDP__UNEXPECTED) {
         w->ports[peer].over_limit = 1;
         return NULL;
@@ -13268,10 +13270,10 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
    what came was read: the window of the sender may be smaller. */
 CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > w->window_bytes / 2) return;
-    if (s->early_used && s->taken == s->answered) return;
+    if (s->early_used && s->taken == s->credited) return;
     /* out of memory: try again later */
     s->asked = !cdp__stream_send_control(w, s, CDP__MESSAGE_CREDIT);
-    if (!s->asked) s->answered = s->taken;
+    if (!s->asked) s->credited = s->taken;
     (void)cdp__port_flush(w, s->peer);
 }
 
@@ -13415,7 +13417,8 @@ CDP__PRIVATE void cdp__port_on_control(cdp__world *w, uint32_t peer) {
         s->taken += CDP__HEAD_BYTES + bytes;
         ++w->arrivals;
     }
-    if (!w->note(w, peer, port->rx_head[5], channel, port->failure, bytes)) port->broken = true;
+    if (!w->on_control(w, peer, port->rx_head[5], channel, port->failure, bytes))
+        port->broken = true;
     if (s && s->unexpected && !s->failure) {
         s->failure = port->failure;
         s->failure_bytes = bytes;
@@ -13563,7 +13566,7 @@ CDP__PRIVATE bool cdp__stream_slot_head(const cdp__eager_slot *slot, cdp__head *
     return bytes != UINT32_MAX;
 }
 
-CDP__PRIVATE int64_t cdp__stream_gone(const cdp__stream *s) {
+CDP__PRIVATE int64_t cdp__stream_has_left(const cdp__stream *s) {
     return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
 }
 
@@ -13581,7 +13584,7 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
            now */
         slot = cdp__stream_slot(w, s);
         if (!slot && r < 0) return r;
-        if (!slot && r == 0) return s->left ? cdp__stream_gone(s) : 0;
+        if (!slot && r == 0) return s->left ? cdp__stream_has_left(s) : 0;
     }
     if (slot) {
         good = cdp__stream_slot_head(slot, h);
@@ -13632,7 +13635,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
         cdp__early_copy(s, (uint8_t *)to, (uint64_t)r, true);
     } else {
         r = cdp__port_pump(w, s->peer, s);
-        if (r == 0 && s->left) return cdp__stream_gone(s);
+        if (r == 0 && s->left) return cdp__stream_has_left(s);
         if (r <= 0) return r;
         CDP_ASSERT(!port->rx_fresh);
         v.data = to;
@@ -13687,7 +13690,7 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
         /* it may have answered a request for credit, and only a part of the answer has left */
         if (!cdp__port_flush(w, s->peer)) return 0;
     }
-    if (s->left) return cdp__stream_gone(s);
+    if (s->left) return cdp__stream_has_left(s);
     room = s->sent - s->acked < window ? window - (s->sent - s->acked) : 0;
     if (room < least) {
         s->asking = s->asking || cdp__stream_send_control(w, s, CDP__MESSAGE_ASK);
@@ -13844,7 +13847,7 @@ CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     cdp__head h = *x->call;
     int64_t r;
-    if (s->left) return cdp__stream_gone(s);
+    if (s->left) return cdp__stream_has_left(s);
     if (w->ports[s->peer].tx_stream || !cdp__port_flush(w, s->peer)) {
         r = cdp__port_pump(w, s->peer, s);
         return r < 0 ? r : 0;
@@ -13882,7 +13885,7 @@ CDP__PRIVATE bool cdp__transfer_try_revoke(cdp__world *w, cdp__transfer *x) {
 CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     const int64_t r = s->exposed ? cdp__port_pump(w, s->peer, s) : 0;
-    if (s->exposed && r == 0 && s->left) return cdp__stream_gone(s);
+    if (s->exposed && r == 0 && s->left) return cdp__stream_has_left(s);
     if (s->exposed) return r < 0 ? r : 0;
     cdp__transfer_revoke(w, x);
     if (s->refused) {
@@ -14646,7 +14649,7 @@ typedef struct cdp__post {
     cdp_message *got;   /* receives of up to call.count elements store the true count here */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    uint64_t seen; /* bytes that had moved when its wait was last reported, plus 1 */
+    uint64_t reported_moved; /* bytes that had moved when its wait was last reported, plus 1 */
     bool begun, taken;
     bool rendezvous; /* a send that may wait for its receiver, however short it is */
 } cdp__post;
@@ -14715,9 +14718,9 @@ typedef struct cdp__group_messages {
 
 /* group/message_calls.h: receives from any rank. */
 typedef struct cdp__group_any {
-    uint32_t turn;       /* the rank that such a receive tries first */
-    uint32_t first_gone; /* the first rank found to have left or died, plus 1; 0: none */
-    uint64_t links_read; /* value of world->polls when links were last read for such receives */
+    uint32_t turn;        /* the rank that such a receive tries first */
+    uint32_t first_ended; /* the first rank found to have left or died, plus 1; 0: none */
+    uint64_t links_read;  /* value of world->polls when links were last read for such receives */
 } cdp__group_any;
 
 /* group/records.h, group/flows.h: the last desc.records operations and messages. */
@@ -14740,8 +14743,8 @@ typedef struct cdp__group_timers {
     uint64_t wait_ns;       /* when to check for long waits */
     uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
     uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
-    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
-    uint32_t seen_round;    /* and its round */
+    uint64_t checked_moved; /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t checked_round; /* and its round */
 } cdp__group_timers;
 
 /* failure/spread.h and failure/report.h. `late_ms` is set by the file that finds a missed deadline,
@@ -16255,10 +16258,10 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
         memset(&at, 0, sizeof at);
         at.channel = cdp__flow_channel(flow, way == 1);
         at.seq = post->call.seq;
-        if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
+        if (post->reported_moved != post->x.moved + 1 && flow->g->w->failure.waited)
             cdp__wait_ended(flow->g, at.channel, at.seq, 0);
         cdp__wait_long(flow->g, &at, flow->s.peer, post->start_ns, false);
-        post->seen = post->x.moved + 1;
+        post->reported_moved = post->x.moved + 1;
     }
 }
 
@@ -16319,7 +16322,7 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     flow->last[way] = post;
     out->group = g;
     out->seq = CDP__POST_BIT | post->use << CDP__POST_INDEX | post->index;
-    post->seen = 1;
+    post->reported_moved = 1;
     g->timers.wait_ns = cdp__min(g->timers.wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
     g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, post->deadline_ns);
     if (!flow->active && !g->exec.running)
@@ -16413,7 +16416,7 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     }
     if (*at) *at = flow->next;
     cdp__stream_close(g->w, &flow->s, true);
-    cdp__world_gone(g->w, flow->s.channel);
+    cdp__world_record_closed(g->w, flow->s.channel);
     cdp__free(g->os, flow);
 }
 
@@ -16426,7 +16429,7 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
         g->messages.flows = flow->next;
         cdp__flow_stop(flow);
         cdp__stream_close(w, &flow->s, tell);
-        cdp__world_gone(w, flow->s.channel);
+        cdp__world_record_closed(w, flow->s.channel);
         cdp__free(w->os, flow);
     }
     for (i = 0; i < g->messages.count; ++i)
@@ -16617,8 +16620,8 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     past->start_ns = op->start_ns;
     g->timers.wait_ns =
         cdp__min(g->timers.wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
-    g->timers.seen_moved = 0;
-    g->timers.seen_round = 0;
+    g->timers.checked_moved = 0;
+    g->timers.checked_round = 0;
     g->timers.poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
         : op->start_ns + CDP__POLL_PEERS_MS * CDP__MS;
@@ -16758,7 +16761,7 @@ CDP__PRIVATE cdp__advance cdp__queue_polled(cdp_group *g, cdp__advance polled) {
 CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same =
-        late && g->timers.seen_round == g->exec.round && g->timers.seen_moved == late->moved;
+        late && g->timers.checked_round == g->exec.round && g->timers.checked_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
     cdp__position at;
     memset(&at, 0, sizeof at);
@@ -16769,8 +16772,8 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     if (!late) return;
     if (look)
         cdp__wait_long(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
-    g->timers.seen_round = g->exec.round;
-    g->timers.seen_moved = late->moved;
+    g->timers.checked_round = g->exec.round;
+    g->timers.checked_moved = late->moved;
 }
 
 /* Called when nothing moves: reports long waits, or all waits if other ranks wait for this one.
@@ -16952,8 +16955,8 @@ typedef struct cdp__hub_end {
     cdp_hub *hub;
     cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
-    uint32_t seen[2]; /* counts of its doorbell when last polled */
-    bool broken_seen; /* this rank's group was told that there is a record */
+    uint32_t bell_counts[2]; /* counts of its doorbell when last polled */
+    bool broken_read;        /* this rank's group was told that there is a record */
     /* the rank has joined, so destroying this end means that it leaves; false after an invalid
        desc, so that the rank may try again */
     bool made;
@@ -17081,7 +17084,7 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
     cdp_lock_acquire(&r->lock);
     /* again before each sleep: a peer that rang for an earlier one may clear `wants` only now */
     cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
-    while (!cdp__doorbell_rung(&r->bell, e->seen, CDP__BELL_ALL)
+    while (!cdp__doorbell_rung(&r->bell, e->bell_counts, CDP__BELL_ALL)
         && os->now_ns(os->user) < deadline_ns) {
         os->threads.cond_wait(os->user, r->cond, r->lock.mutex, deadline_ns);
         cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
@@ -17092,14 +17095,14 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
 CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__hub_end *e = (cdp__hub_end *)self;
     cdp__doorbell *bell = &e->hub->ranks[e->rank].bell;
-    if (deadline_ns && !cdp__doorbell_rung(bell, e->seen, CDP__BELL_ALL)) {
+    if (deadline_ns && !cdp__doorbell_rung(bell, e->bell_counts, CDP__BELL_ALL)) {
         cdp_lock_release(lock);
         cdp__hub_sleep(e, deadline_ns);
         cdp_lock_acquire(lock);
     }
-    cdp__doorbell_seen(bell, e->seen);
-    if (e->broken_seen || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
-    e->broken_seen = true;
+    cdp__doorbell_read(bell, e->bell_counts);
+    if (e->broken_read || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
+    e->broken_read = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
@@ -17167,7 +17170,7 @@ CDP__PRIVATE CDP__COLD void cdp__hub_publish(void *self, const void *record, uin
         h->cause_bytes = bytes;
     }
     cdp_lock_release(&h->cause_lock);
-    end->broken_seen = true;
+    end->broken_read = true;
     /* also those without messages from this rank */
     if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }
@@ -17603,7 +17606,7 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
     /* a sleeping thread does not see messages that this call has stored for it */
-    if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
+    if (m->sleeping && m->stored != m->stored_before) m->transport.wake(m->transport.self);
     cdp__lock_give(&m->lock);
 }
 
@@ -17629,7 +17632,7 @@ CDP__PRIVATE void cdp__world_last(cdp__world *m, cdp_group *g) {
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
-    m->stored_seen = m->stored;
+    m->stored_before = m->stored;
     m->cut = false;
     cdp__world_aborts(m);
     if (m->control_queued) cdp__world_send_queued(m);
@@ -17661,7 +17664,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         if (p > most) most = p;
     }
     /* stored messages may be for groups that were polled before they arrived */
-    return (CDP__BUDGETS && m->cut) || m->stored != m->stored_seen ? CDP__MOVED : most;
+    return (CDP__BUDGETS && m->cut) || m->stored != m->stored_before ? CDP__MOVED : most;
 }
 
 CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
@@ -17885,15 +17888,15 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__progress_until(
 CDP__PRIVATE void cdp__progress_thread(void *arg) {
     cdp__world *m = (cdp__world *)arg;
     const cdp_os *os = m->os;
-    uint64_t seen = 0;
+    uint64_t waits_before = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
         const uint64_t waits = m->waits + m->ended;
         /* stand by while callers make progress; not for long after short waits, since a peer that
            leaves meanwhile waits until this rank reads that */
-        if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != waits)) {
-            const bool still = m->callers && seen == waits;
-            seen = waits;
+        if (m->callers || m->sleeping || (!cdp__world_busy(m) && waits_before != waits)) {
+            const bool still = m->callers && waits_before == waits;
+            waits_before = waits;
             os->threads.cond_wait(os->user, m->park, m->lock.mutex,
                 os->now_ns(os->user) + (still ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__world_poll(m) == CDP__MOVED) {
@@ -18012,7 +18015,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     m->forks = cdp__forks_watch();
     m->rank = rank;
     m->size = size;
-    m->note = cdp__world_on_control;
+    m->on_control = cdp__world_on_control;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
     m->failure.world_size = size;
@@ -18102,7 +18105,7 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__group_revoke(g);
     cdp__group_keep(g);
     cdp__flows_close(g, m->groups || g->backed);
-    cdp__world_gone(m, g->channel);
+    cdp__world_record_closed(m, g->channel);
     for (p = 0; p < g->desc.world_size; ++p)
         cdp__stream_close(m, &g->streams[p], (m->groups || g->backed) && cdp__peer_used(g, p));
     if (m->control_queued) cdp__world_send_queued(m);
@@ -19939,7 +19942,7 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
         (void)cdp__group_poll_peers(g);
     g->any.links_read = left ? g->w->polls : 0;
-    if (!g->any.first_gone) g->any.first_gone = died ? died : went;
+    if (!g->any.first_ended) g->any.first_ended = died ? died : went;
 }
 
 /* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
@@ -20026,7 +20029,7 @@ CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t ta
    tag or, among equals, the one that went first. If that rank died, ranks that left in good
    order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
-    uint32_t p, best = g->any.first_gone - 1;
+    uint32_t p, best = g->any.first_ended - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
     for (p = 0; p < g->desc.world_size; ++p) {
         if (p == g->desc.rank || (died && g->streams[p].left)) continue;
@@ -20044,7 +20047,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     const uint32_t first = cdp__world_rank(g, fewest);
     cdp__failure_record r;
     cdp_error e;
-    CDP_ASSERT(g->any.first_gone);
+    CDP_ASSERT(g->any.first_ended);
     cdp__error(&e, CDP_ERR_PEER_LOST, -1,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
@@ -20100,7 +20103,7 @@ CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
     s->arrivals = g->w->arrivals;
     if (now >= s->deadline_ns && !cdp__group_settling(g)) {
         cdp__any_late(s);
-    } else if (!g->any.links_read && g->any.first_gone && !cdp__any_busy(g, s->want.tag)) {
+    } else if (!g->any.links_read && g->any.first_ended && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
     } else {
         cdp__any_waits(s, now);
@@ -20488,7 +20491,7 @@ typedef struct cdp__channel_peer {
     uint8_t *body;
     uint64_t room, got;
     bool starved; /* a send was refused for lack of credit */
-    bool lost, lost_told;
+    bool lost, lost_reported;
     cdp_error why;
     cdp__flow *bulk; /* moves offered bodies; created with the first one */
 } cdp__channel_peer;
@@ -20939,8 +20942,8 @@ CDP__PRIVATE bool cdp__channel_on_offer(cdp_channel *c) {
 CDP__PRIVATE bool cdp__channel_on_peer(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__stream *s = &c->streams[p];
-    if (peer->lost && !peer->lost_told) {
-        peer->lost_told = true;
+    if (peer->lost && !peer->lost_reported) {
+        peer->lost_reported = true;
         cdp__channel_call(c);
         if (c->desc.lost) c->desc.lost(c->desc.user, p, &peer->why);
         cdp__channel_called(c);
@@ -21001,7 +21004,7 @@ CDP__PRIVATE CDP__COLD void cdp__channel_free(cdp_channel *c) {
     while (*at && *at != c)
         at = &(*at)->next;
     if (*at) *at = c->next;
-    cdp__world_gone(w, c->id);
+    cdp__world_record_closed(w, c->id);
     for (p = 0; c->streams && c->peers && p < c->g->desc.world_size; ++p) {
         if (c->peers[p].bulk) cdp__flow_drop(c->peers[p].bulk);
         if (c->streams[p].channel) cdp__stream_close(w, &c->streams[p], p != c->g->desc.rank);

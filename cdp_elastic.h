@@ -880,7 +880,7 @@ typedef struct cdp__elastic_ticket {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
     uint32_t round_trip_ms; /* between its process and the store */
-    bool gone;              /* its process has ended */
+    bool ended;             /* its process has ended */
     bool asks;              /* to be tried, or says that it was: not yet to be taken in */
     bool untried;           /* it asks, and no later ticket is of the same process */
 } cdp__elastic_ticket;
@@ -1018,7 +1018,7 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
     uint32_t i;
     for (i = v->old->tickets; i < v->ticket_count && out->size < v->max_ranks; ++i) {
         out->tickets = i + 1;
-        if (v->tickets[i].gone || v->tickets[i].asks) continue;
+        if (v->tickets[i].ended || v->tickets[i].asks) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].on_trial = v->old->epoch > 0;
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
@@ -1046,9 +1046,9 @@ CDP__PRIVATE bool cdp__elastic_draw_trial(
         out->members[r].round_trip_ms = old->members[r].round_trip_ms;
     }
     for (i = 0; i < v->ticket_count; ++i)
-        ask += v->tickets[i].untried && !v->tickets[i].gone;
+        ask += v->tickets[i].untried && !v->tickets[i].ended;
     for (i = 0; i < v->ticket_count; ++i) {
-        if (!v->tickets[i].untried || v->tickets[i].gone) continue;
+        if (!v->tickets[i].untried || v->tickets[i].ended) continue;
         if (failures && ++at != ask - (failures - 1) % ask) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
@@ -1399,7 +1399,7 @@ CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint3
 }
 
 /* For how long arrivals are waited for. Between the first arrival and another one are half a round
-   trip until the other process hears the alarm, one in which it may finish what it asks now, and
+   trip until the other process reads the alarm, one in which it may finish what it asks now, and
    one in which it arrives; the process that waits needs two to read the arrivals. */
 CDP__PRIVATE uint32_t cdp__elastic_settle_ms(const cdp__elastic_decision *d, uint32_t settle_ms) {
     return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d);
@@ -1409,7 +1409,7 @@ typedef struct cdp__elastic_turn {
     const cdp__elastic_decision *d; /* the epoch that ends */
     const cdp__elastic_arrival *arrivals;
     uint32_t count;
-    const bool *gone;  /* of each rank: known to be dead */
+    const bool *dead;  /* of each rank: known to be dead */
     uint32_t rank;     /* of the process that asks */
     uint64_t since_ms; /* see cdp__elastic_waited_ms() */
     uint32_t settle_ms;
@@ -1439,7 +1439,7 @@ CDP__PRIVATE uint64_t cdp__elastic_waited_ms(
 CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
     uint32_t r;
     for (r = 0; r < t->d->size; ++r) {
-        const bool known_dead = t->gone[r] && !CDP__ELASTIC_PLANT(WAITS_FOR_DEAD);
+        const bool known_dead = t->dead[r] && !CDP__ELASTIC_PLANT(WAITS_FOR_DEAD);
         if (!known_dead && !cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) return false;
     }
     return true;
@@ -1449,7 +1449,7 @@ CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
 CDP__PRIVATE uint32_t cdp__elastic_leader(const cdp__elastic_turn *t) {
     uint32_t r;
     for (r = 0; r < t->rank; ++r)
-        if (!t->gone[r] && cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) break;
+        if (!t->dead[r] && cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) break;
     return r;
 }
 
@@ -1459,7 +1459,7 @@ CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wa
     uint64_t own_ms = t->settle_ms;
     uint32_t r, before = 0;
     for (r = 0; r < t->rank; ++r)
-        if (!t->gone[r]) before += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
+        if (!t->dead[r]) before += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
     *wait_ms = 0;
     if (!before && cdp__elastic_complete(t)) return true;
     own_ms += (uint64_t)before * CDP__ELASTIC_STAGGER_MS;
@@ -1477,7 +1477,7 @@ CDP__PRIVATE bool cdp__elastic_founds(
     uint32_t i, there = 0, before = 0;
     bool mine = false;
     for (i = 0; i < v->ticket_count; ++i) {
-        if (v->tickets[i].gone) continue;
+        if (v->tickets[i].ended) continue;
         mine = mine || cdp__elastic_same(v->tickets[i].id, id);
         before += !mine;
         ++there;
@@ -1654,10 +1654,10 @@ typedef struct cdp__elastic_watch {
     bool reads; /* no_thread: `tickets` reads them; it may take several polls */
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
-    uint64_t tickets_ns; /* when this process began to look for newcomers last */
-    uint64_t asked_ns;   /* when it looked last whether others ask if it lives */
-    uint64_t heard_ns;   /* the same of newcomers */
-    bool hears;          /* `tickets` looks for their question */
+    uint64_t tickets_ns;  /* when this process began to look for newcomers last */
+    uint64_t asked_ns;    /* when it looked last whether others ask if it lives */
+    uint64_t question_ns; /* the same of newcomers */
+    bool reads_question;  /* `tickets` looks for their question */
 } cdp__elastic_watch;
 
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */
@@ -1672,7 +1672,7 @@ typedef struct cdp__elastic_trial {
     uint32_t newcomers;            /* the last ranks of the group */
     cdp_store *store;              /* for it alone; NULL: e->store */
     uint32_t failures;             /* rank 0: attempts that failed in a row */
-    uint32_t seen;                 /* rank 0: tickets, when it read them last */
+    uint32_t ticket_count;         /* rank 0: tickets, when it read them last */
     uint64_t due_ns;               /* rank 0: when the next one may begin */
     bool announced;                /* rank 0: its keys are in the store */
     bool asked;                    /* rank 0: somebody did, when it read them */
@@ -1707,8 +1707,8 @@ struct cdp_elastic {
     uint8_t stage;            /* cdp__elastic_stage */
     char untried[160];        /* of a newcomer: why the last attempt failed; "": there was none */
     /* of the thread in cdp_elastic_next() */
-    void *burying;      /* a thread that destroys a group; NULL: none was started */
-    cdp_group *dying;   /* no_thread: a group that is being left */
+    void *destroyer;    /* a thread that destroys a group; NULL: none was started */
+    cdp_group *closing; /* no_thread: a group that is being left */
     uint64_t looked_ns; /* no_thread: the end of the last poll */
     uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
     uint64_t back_ns;   /* no_thread: when that one ended */
@@ -1718,7 +1718,7 @@ struct cdp_elastic {
     bool refused;      /* connected() or load() returned an error: it starts no turn */
     bool shown;        /* connected() was called with `group` */
     cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
-    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t reported; /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
     uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
@@ -1727,14 +1727,14 @@ struct cdp_elastic {
     cdp_group *retired;      /* of the epoch before: the program may still hold it */
     cdp_error failure;       /* status CDP_OK: none; else this process cannot go on */
     bool stop, changed, received, ended;
-    bool few;            /* this turn waits for newcomers: too few ranks are left */
-    bool handed_in;      /* others may have seen this id */
-    bool left;           /* the others know, or have decided, that this process is out */
-    char leaving[100];   /* why; "": it stays */
-    char cause[160];     /* of now.cause */
-    uint64_t met;        /* the last epoch whose members were all in cdp_elastic_next() */
-    uint64_t epoch_ns;   /* when this epoch began here, or this process arrived */
-    uint64_t patient_ns; /* until when a call of the program waits for the store; 0: store_ms */
+    bool few;               /* this turn waits for newcomers: too few ranks are left */
+    bool handed_in;         /* others may have seen this id */
+    bool left;              /* the others know, or have decided, that this process is out */
+    char leaving[100];      /* why; "": it stays */
+    char cause[160];        /* of now.cause */
+    uint64_t present_epoch; /* the last epoch whose members were all in cdp_elastic_next() */
+    uint64_t epoch_ns;      /* when this epoch began here, or this process arrived */
+    uint64_t patient_ns;    /* until when a call of the program waits for the store; 0: store_ms */
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;
 };
@@ -2113,11 +2113,11 @@ CDP__PRIVATE cdp_status cdp__elastic_read_records(
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_has_ended(
-    cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *gone) {
+    cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *ended) {
     char key[CDP__ELASTIC_KEY], hex[2 * CDP__ELASTIC_ID_BYTES + 1];
     cdp__elastic_hex(id, hex);
     cdp__elastic_key(e, key, "gone/%s", hex);
-    return cdp__elastic_there(e, s, key, gone);
+    return cdp__elastic_there(e, s, key, ended);
 }
 
 /* Of a list of tickets: process number i asks, and has no later one. */
@@ -2131,10 +2131,10 @@ CDP__PRIVATE bool cdp__elastic_untried(
 
 #define CDP__ELASTIC_TOGETHER 16u /* keys that are read, or deleted, at the same time */
 
-/* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
+/* Of `count` processes, which are known to be gone; *ended true: that is known already. The strides
    are those of the arrays that contain the ids, and the answers. */
 CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, const uint8_t *id,
-    uint64_t id_stride, bool *gone, uint64_t gone_stride, uint32_t count) {
+    uint64_t id_stride, bool *ended, uint64_t ended_stride, uint32_t count) {
     const uint64_t room = cdp__min(count, CDP__ELASTIC_TOGETHER) * sizeof(cdp__elastic_get);
     cdp__elastic_get *g;
     bool *of[CDP__ELASTIC_TOGETHER];
@@ -2146,7 +2146,7 @@ CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, co
     while (st == CDP_OK && i < count) {
         for (n = 0; i < count && n < CDP__ELASTIC_TOGETHER; ++i) {
             char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
-            bool *const at = (bool *)((uint8_t *)gone + i * gone_stride);
+            bool *const at = (bool *)((uint8_t *)ended + i * ended_stride);
             if (*at) continue;
             of[n] = at;
             cdp__elastic_hex(id + i * id_stride, hex);
@@ -2182,11 +2182,11 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->round_trip_ms = records[i].round_trip_ms;
         t->asks = records[i].asks || records[i].tried;
         t->untried = cdp__elastic_untried(records, *count, i);
-        t->gone = !t->untried && (t->asks || i < from); /* it does not matter of these */
+        t->ended = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
     if (st == CDP_OK)
         st = cdp__elastic_have_ended(
-            e, s, (*list)->id, sizeof **list, &(*list)->gone, sizeof **list, *count);
+            e, s, (*list)->id, sizeof **list, &(*list)->ended, sizeof **list, *count);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);
@@ -2358,7 +2358,7 @@ CDP__PRIVATE uint32_t cdp__elastic_waiting(
     const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
     uint32_t i, n = 0;
     for (i = from; i < count; ++i)
-        n += !tickets[i].gone && !tickets[i].asks;
+        n += !tickets[i].ended && !tickets[i].asks;
     return n;
 }
 
@@ -2422,7 +2422,7 @@ CDP__PRIVATE uint32_t cdp__elastic_rank_in(const cdp__elastic_decision *d, const
     return r;
 }
 
-CDP__PRIVATE bool cdp__elastic_trial_goes_on(const cdp_elastic *e) {
+CDP__PRIVATE bool cdp__elastic_trial_runs(const cdp_elastic *e) {
     return e->trial.starting || e->trial.group;
 }
 
@@ -2468,7 +2468,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
     return cdp_start(tr->group, &rq, &tr->work);
 }
 
-/* How long a member may take for a client of its own: it hears no alarm meanwhile, and others wait
+/* How long a member may take for a client of its own: it reads no alarm meanwhile, and others wait
    for it as long. Connecting takes up to 8 round trips. */
 CDP__PRIVATE uint32_t cdp__elastic_clone_ms(const cdp_elastic *e) {
     const uint32_t settle_ms = cdp__elastic_settle_ms(&e->d, e->desc.settle_ms);
@@ -2495,7 +2495,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_read(cdp_elastic *e, uint64_t k) {
     cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
     cdp__elastic_decision d;
     cdp_status st;
-    if (cdp__elastic_trial_goes_on(e)) return CDP_OK;
+    if (cdp__elastic_trial_runs(e)) return CDP_OK;
     st = cdp__elastic_read_trial(e, e->store, k, &d);
     if (st == CDP_OK && d.members && d.epoch > tr->number) cdp__elastic_trial_begin(e, &d, k);
     cdp__free(e->os, d.members);
@@ -2525,13 +2525,13 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_call(
     if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
     *asked = cdp__elastic_draw_trial(v, tr->failures, &d);
     if (!*asked) tr->failures = 0;
-    if (*asked && !cdp__elastic_trial_goes_on(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
+    if (*asked && !cdp__elastic_trial_runs(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
         d.epoch = tr->number + 1;
         d.cool = (uint32_t)cdp__min(tr->failures, CDP__ELASTIC_COOL);
         st = cdp__elastic_put_trial(e, k, &d);
         tr->announced = true;
         if (st == CDP_OK) cdp__elastic_trial_begin(e, &d, k);
-        if (st == CDP_OK && !cdp__elastic_trial_goes_on(e)) st = cdp__elastic_trial_ended(e, false);
+        if (st == CDP_OK && !cdp__elastic_trial_runs(e)) st = cdp__elastic_trial_ended(e, false);
     }
     cdp__free(e->os, d.members);
     return st;
@@ -2557,7 +2557,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_step(cdp_elastic *e, uint32_t budget_
 }
 
 /* Goes on with a trial for so long; 0: one step. */
-CDP__PRIVATE cdp_status cdp__elastic_trial_go_on(cdp_elastic *e, uint32_t budget_us) {
+CDP__PRIVATE cdp_status cdp__elastic_trial_poll(cdp_elastic *e, uint32_t budget_us) {
     cdp__elastic_trial *const tr = &e->trial;
     cdp_status st;
     if (!tr->leaving) {
@@ -2574,7 +2574,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_go_on(cdp_elastic *e, uint32_t budget
 }
 
 /* A newcomer is tried beside epoch k, if a trial lists it. */
-CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
+CDP__PRIVATE cdp_status cdp__elastic_join_trial(cdp_elastic *e, uint64_t k) {
     cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
     cdp__elastic_decision d;
     cdp_tcp_desc t;
@@ -2711,7 +2711,7 @@ CDP__PRIVATE cdp_status cdp__elastic_doubts(
    cdp__elastic_doubts(). Lock held. */
 CDP__PRIVATE bool cdp__elastic_is_awaited(const cdp_elastic *e) {
     const uint64_t since = cdp__max(e->watch.asked_ns, e->epoch_ns);
-    return e->place.phase == CDP__ELASTIC_JOINED && e->met != e->place.epoch
+    return e->place.phase == CDP__ELASTIC_JOINED && e->present_epoch != e->place.epoch
         && cdp__elastic_now_ns(e) - since >= CDP__ELASTIC_SLICE_MS * CDP__MS;
 }
 
@@ -2735,8 +2735,8 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_doubts(cdp_elastic *e, uint64_t k) {
 
    The question is a key that any of them removes, in each phase. Nobody concludes from silence that
    another history may begin: members that do not reach the store may go on without it. */
-#define CDP__ELASTIC_HEAR_MS 1000u /* how often members look, where the store is near */
-#define CDP__ELASTIC_HEAR_TRIPS 8u
+#define CDP__ELASTIC_QUESTION_MS 1000u /* how often members look, where the store is near */
+#define CDP__ELASTIC_QUESTION_TRIPS 8u
 #define CDP__ELASTIC_LIVE_MS 5000u /* newcomers ask again so long after an answer */
 
 /* What a newcomer knows of the members. */
@@ -2750,10 +2750,10 @@ CDP__PRIVATE void cdp__elastic_ask_key(const cdp_elastic *e, char out[CDP__ELAST
     cdp__elastic_key(e, out, "ask");
 }
 
-/* How often members look: less often than for trials, see cdp__elastic_news(). */
-CDP__PRIVATE uint32_t cdp__elastic_hear_ms(const cdp__elastic_decision *d) {
-    return CDP__ELASTIC_HEAR_MS + cdp__elastic_large_ms(d)
-        + CDP__ELASTIC_HEAR_TRIPS * cdp__elastic_round_trip_ms(d);
+/* How often members look: less often than for trials, see cdp__elastic_check_newcomers(). */
+CDP__PRIVATE uint32_t cdp__elastic_question_ms(const cdp__elastic_decision *d) {
+    return CDP__ELASTIC_QUESTION_MS + cdp__elastic_large_ms(d)
+        + CDP__ELASTIC_QUESTION_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 /* They look twice within it, and may wait before for what they have asked; the answer, and the look
@@ -2762,7 +2762,7 @@ CDP__PRIVATE uint64_t cdp__elastic_silence_ms(
     const cdp_elastic *e, const cdp__elastic_decision *d) {
     const uint64_t own_ms = cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
     const uint32_t settle_ms = cdp__elastic_settle_ms(d, e->desc.settle_ms);
-    return settle_ms + 2ull * cdp__elastic_hear_ms(d) + CDP__ELASTIC_SETTLE_TRIPS * own_ms
+    return settle_ms + 2ull * cdp__elastic_question_ms(d) + CDP__ELASTIC_SETTLE_TRIPS * own_ms
         + (e->no_thread ? e->tcp.group.timeout_ms : 0);
 }
 
@@ -2796,9 +2796,9 @@ CDP__PRIVATE cdp_status cdp__elastic_silent(
 }
 
 /* Whether this member looks now for that question. Lock held. */
-CDP__PRIVATE bool cdp__elastic_hears(const cdp_elastic *e) {
-    const uint64_t since = cdp__max(e->watch.heard_ns, e->epoch_ns);
-    return cdp__elastic_now_ns(e) - since >= cdp__elastic_hear_ms(&e->d) * CDP__MS;
+CDP__PRIVATE bool cdp__elastic_reads_question(const cdp_elastic *e) {
+    const uint64_t since = cdp__max(e->watch.question_ns, e->epoch_ns);
+    return cdp__elastic_now_ns(e) - since >= cdp__elastic_question_ms(&e->d) * CDP__MS;
 }
 
 /* Removes it, if it is there. */
@@ -2809,7 +2809,7 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_newcomers(cdp_elastic *e) {
     cdp__elastic_ask_key(e, key);
     st = cdp__elastic_there(e, e->watched, key, &there);
     if (st == CDP_OK && there) st = cdp__elastic_put(e, e->watched, CDP_STORE_DELETE, key, NULL, 0);
-    e->watch.heard_ns = cdp__elastic_now_ns(e);
+    e->watch.question_ns = cdp__elastic_now_ns(e);
     return st;
 }
 
@@ -2990,22 +2990,22 @@ CDP__PRIVATE cdp_status cdp__elastic_try_turn(cdp_elastic *e, cdp_store *s,
    process that does not lead asks only for the leader, and for all members if the leader is
    gone. */
 CDP__PRIVATE cdp_status cdp__elastic_find_dead(
-    cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
+    cdp_elastic *e, cdp__elastic_turn *t, bool *dead, cdp__elastic_arrival *arrivals) {
     const uint32_t leader = cdp__elastic_leader(t);
     uint32_t r, i;
     cdp_status st = CDP_OK;
     if (leader != t->rank) {
-        st = cdp__elastic_has_ended(e, e->watched, t->d->members[leader].id, &gone[leader]);
-        if (st != CDP_OK || !gone[leader]) return st;
+        st = cdp__elastic_has_ended(e, e->watched, t->d->members[leader].id, &dead[leader]);
+        if (st != CDP_OK || !dead[leader]) return st;
     }
-    gone[t->rank] = true; /* that is not to be asked */
+    dead[t->rank] = true; /* that is not to be asked */
     if (t->d->size)
         st = cdp__elastic_have_ended(e, e->watched, t->d->members[0].id, sizeof *t->d->members,
-            gone, sizeof *gone, t->d->size);
-    gone[t->rank] = false;
+            dead, sizeof *dead, t->d->size);
+    dead[t->rank] = false;
     for (i = 0; i < t->count;) {
         r = arrivals[i].rank;
-        if (r < t->d->size && gone[r])
+        if (r < t->d->size && dead[r])
             arrivals[i] = arrivals[--t->count];
         else
             ++i;
@@ -3043,18 +3043,18 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get
     cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
     cdp__elastic_arrival *arrivals;
     cdp__elastic_turn t;
-    bool *gone = (bool *)cdp__alloc_zero(e->os, e->d.size * sizeof *gone);
+    bool *dead = (bool *)cdp__alloc_zero(e->os, e->d.size * sizeof *dead);
     cdp_status st;
-    if (!gone) return cdp__fail_nomem("a list of members", e->d.size);
+    if (!dead) return cdp__fail_nomem("a list of members", e->d.size);
     memset(&t, 0, sizeof t);
     t.d = &e->d; /* whoever looks alone changes it */
-    t.gone = gone;
+    t.dead = dead;
     t.rank = e->place.rank;
     t.settle_ms = cdp__elastic_settle_ms(t.d, e->desc.settle_ms);
     t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
     st = cdp__elastic_records_of(e, in->key, in->data, in->bytes, &arrivals, &t.count);
     t.arrivals = arrivals;
-    if (st == CDP_OK) st = cdp__elastic_find_dead(e, &t, gone, arrivals);
+    if (st == CDP_OK) st = cdp__elastic_find_dead(e, &t, dead, arrivals);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
         *wait_ms = CDP__ELASTIC_AGAIN_MS;
         st = cdp__elastic_try_turn(e, e->watched, t.d, arrivals, t.count, &verdict, won);
@@ -3069,7 +3069,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get
     *wait_ms = cdp__min(*wait_ms, CDP__ELASTIC_SLICE_MS);
     settle->due_ns = now + *wait_ms * CDP__MS;
     cdp__free(e->os, arrivals);
-    cdp__free(e->os, gone);
+    cdp__free(e->os, dead);
     return st;
 }
 
@@ -3201,8 +3201,8 @@ CDP__PRIVATE cdp_status cdp__elastic_receive_newcomers(cdp_elastic *e, uint64_t 
     if (st != CDP_OK) return st;
     v.old = &e->d;
     v.tickets = tickets;
-    if (tr->seen != v.ticket_count) cdp__elastic_trial_soon(tr);
-    tr->seen = v.ticket_count;
+    if (tr->ticket_count != v.ticket_count) cdp__elastic_trial_soon(tr);
+    tr->ticket_count = v.ticket_count;
     waiting = cdp__elastic_waiting(tickets, e->d.tickets, v.ticket_count);
     cdp__elastic_lock(e);
     grows = cdp__elastic_grows(e);
@@ -3223,21 +3223,22 @@ typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NEWCOMERS /* it polls for newcomers: rank 0 for tickets, others for a trial */
 } cdp__elastic_duty;
 
-/* The answer to what cdp__elastic_news() asked: sets *may if there may be something to do. */
-CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_request *rq) {
+/* The answer to what cdp__elastic_check_newcomers() asked: whether there may be something to do. */
+CDP__PRIVATE bool cdp__elastic_may_have_newcomers(
+    const cdp_elastic *e, const cdp_store_request *rq) {
     const cdp__elastic_trial *const tr = &e->trial;
     uint64_t count;
     if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
     count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
     /* the decision counts tickets of processes that only ask, and may not have been tried yet */
     if (tr->epoch != e->d.epoch) return count > 0;
-    return tr->asked || (count > e->d.tickets && count != tr->seen);
+    return tr->asked || (count > e->d.tickets && count != tr->ticket_count);
 }
 
 /* Sets *may if there may be new tickets, or a trial. With a thread rank 0 reads them in
    cdp__elastic_receive_newcomers(). Otherwise the request is spread over several polls, so that no
    call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
-CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may) {
+CDP__PRIVATE cdp_status cdp__elastic_check_newcomers(cdp_elastic *e, uint64_t k, bool *may) {
     cdp__elastic_watch *w = &e->watch;
     cdp_store_request *rq = &w->tickets.rq;
     const bool leads = e->place.rank == 0;
@@ -3246,15 +3247,15 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
     if (*may) return CDP_OK;
     if (!w->reads) {
-        w->hears = e->no_thread && cdp__elastic_hears(e);
-        if (w->hears)
+        w->reads_question = e->no_thread && cdp__elastic_reads_question(e);
+        if (w->reads_question)
             cdp__elastic_ask_key(e, w->tickets_key);
         else if (leads)
             cdp__elastic_key(e, w->tickets_key, "join/in");
         else
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
-        st = cdp__store_call_make(&w->tickets, leads && !w->hears ? CDP_STORE_GET : CDP_STORE_CHECK,
-            w->tickets_key, NULL, 0);
+        st = cdp__store_call_make(&w->tickets,
+            leads && !w->reads_question ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
         if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
@@ -3267,13 +3268,13 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     w->reads = false;
     st = cdp__elastic_store_status(e, cdp__store_end(e->store, rq, st, e->desc.join_ms));
     if (st != CDP_OK) return st;
-    if (w->hears) {
-        w->heard_ns = cdp__elastic_now_ns(e);
+    if (w->reads_question) {
+        w->question_ns = cdp__elastic_now_ns(e);
         if (rq->number != 1) return CDP_OK;
         cdp__elastic_close(e);
         return cdp__elastic_answer_newcomers(e);
     }
-    *may = cdp__elastic_is_news(e, rq);
+    *may = cdp__elastic_may_have_newcomers(e, rq);
     cdp_store_request_free(e->store, rq);
     return CDP_OK;
 }
@@ -3317,7 +3318,7 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
         cdp__elastic_close(e);
         return cdp__elastic_answer_doubts(e, k);
     }
-    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
+    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_check_newcomers(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
 #ifndef CDP_NO_FRAMES
     if (!alarm && e->place.rank) return cdp__elastic_trial_read(e, k);
@@ -3342,8 +3343,8 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
     cdp_status st = CDP_OK;
     if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
 #ifndef CDP_NO_FRAMES
-    if (st == CDP_OK && cdp__elastic_trial_goes_on(e)) {
-        st = cdp__elastic_trial_go_on(e, e->no_thread ? 0 : CDP__ELASTIC_TRIAL_US);
+    if (st == CDP_OK && cdp__elastic_trial_runs(e)) {
+        st = cdp__elastic_trial_poll(e, e->no_thread ? 0 : CDP__ELASTIC_TRIAL_US);
         until_ns = 0;
     }
 #endif
@@ -3362,23 +3363,25 @@ CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
 /* One poll of the store; waits until until_ns at most for the alarm or the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     const cdp__elastic_watch *w = &e->watch;
-    bool arrived, idle, hears;
+    bool arrived, idle, reads_question;
     uint64_t k;
     cdp_status st = CDP_OK;
     cdp__elastic_lock(e);
     k = e->place.epoch;
     arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
     idle = cdp__elastic_idle(e);
-    /* in its steps, a program without threads does not wait: see cdp__elastic_news() */
-    hears = !idle && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
-        && cdp__elastic_hears(e);
+    /* in its steps, a program without threads does not wait: see cdp__elastic_check_newcomers() */
+    reads_question = !idle
+        && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
+        && cdp__elastic_reads_question(e);
     cdp__elastic_unlock(e);
-    if (hears || idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+    if (reads_question || idle || w->epoch != k
+        || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
         cdp__elastic_close(e);
 #ifndef CDP_NO_FRAMES
     if (idle || arrived || e->trial.epoch != k) cdp__elastic_trial_stop(e);
 #endif
-    if (hears) st = cdp__elastic_answer_newcomers(e);
+    if (reads_question) st = cdp__elastic_answer_newcomers(e);
     if (idle || st != CDP_OK) return st;
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);
@@ -3419,7 +3422,7 @@ CDP__PRIVATE void cdp__elastic_visit(cdp_elastic *e, uint64_t until_ns, uint64_t
         e->back_ns = now;
     }
 #ifndef CDP_NO_FRAMES
-    if (e->dying && cdp_group_leave(e->dying, 0) == CDP_OK) e->dying = NULL;
+    if (e->closing && cdp_group_leave(e->closing, 0) == CDP_OK) e->closing = NULL;
 #endif
     /* the others, inside its operations, learn from the group that it was aborted */
     if (arrived && e->group) (void)cdp_poll(e->group, 0);
@@ -3440,12 +3443,12 @@ CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
 
 /* Called before a function of the program. Polls, and begins a new time away: the time until the
    function returns is the program's. */
-CDP__PRIVATE void cdp__elastic_go_away(cdp_elastic *e) {
+CDP__PRIVATE void cdp__elastic_before_callback(cdp_elastic *e) {
     if (e->no_thread) cdp__elastic_visit(e, 0, 0);
 }
 
 /* Called after that function has returned. Keeps this thread's last error. */
-CDP__PRIVATE void cdp__elastic_come_back(cdp_elastic *e) {
+CDP__PRIVATE void cdp__elastic_after_callback(cdp_elastic *e) {
     const cdp_error why = *cdp_last_error();
     cdp__elastic_attend(e, 0);
     *cdp__error_slot() = why;
@@ -4085,7 +4088,7 @@ CDP__PRIVATE cdp_status cdp__quorum_swap(
 
 /* Whether a majority of the servers has seen the process end whose last will is under this key. A
    read of it took so long just now. */
-CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key, uint64_t took_ns) {
+CDP__PRIVATE bool cdp__quorum_has_last_will(cdp__quorum_store *s, cdp_bytes key, uint64_t took_ns) {
     const uint32_t need = cdp__quorum_majority(s->q.count);
     const uint64_t limit_ns = CDP__QUORUM_PATIENCE_NS + CDP__QUORUM_READS * took_ns;
     const uint64_t end = cdp__quorum_now(s) + cdp__min(limit_ns, s->answer_ms * CDP__MS);
@@ -4121,7 +4124,7 @@ CDP__PRIVATE cdp_status cdp__quorum_get(void *user, cdp_bytes key, cdp_bytes *va
     cdp__quorum_store *s = (cdp__quorum_store *)user;
     const uint64_t folder = s->will_folder ? strlen(s->will_folder) : UINT64_MAX;
     const uint64_t begun = cdp__quorum_now(s);
-    cdp_bytes gone;
+    cdp_bytes ended;
     cdp_status st = cdp__quorum_open(s, key);
     if (st != CDP_OK) return st;
     cdp__quorum_begin(&s->q, 0);
@@ -4130,11 +4133,11 @@ CDP__PRIVATE cdp_status cdp__quorum_get(void *user, cdp_bytes key, cdp_bytes *va
     *value = s->value;
     if (s->q.next.present) return CDP_OK;
     if (key.bytes <= folder || memcmp(key.data, s->will_folder, (size_t)folder) != 0
-        || !cdp__quorum_has_will(s, key, cdp__quorum_now(s) - begun))
+        || !cdp__quorum_has_last_will(s, key, cdp__quorum_now(s) - begun))
         return CDP_PENDING;
-    gone.data = "its process ended";
-    gone.bytes = strlen("its process ended");
-    st = cdp__quorum_swap(s, key, NULL, &gone);
+    ended.data = "its process ended";
+    ended.bytes = strlen("its process ended");
+    st = cdp__quorum_swap(s, key, NULL, &ended);
     return st < 0 ? st : cdp__quorum_get(s, key, value);
 }
 
@@ -4457,7 +4460,7 @@ typedef struct cdp__elastic_transfer {
 CDP__PRIVATE cdp_status cdp__elastic_returned(
     cdp_elastic *e, cdp_group *group, const char *name, cdp_status st) {
     const cdp_error why = *cdp_last_error();
-    cdp__elastic_come_back(e);
+    cdp__elastic_after_callback(e);
     if (st == CDP_OK) return st;
     if (cdp__elastic_is_loss(cdp_group_status(group))) return cdp_last_error()->status;
     e->refused = true;
@@ -4698,9 +4701,9 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_bytes(
 
 CDP__PRIVATE uint64_t cdp__elastic_save(cdp_elastic *e, void *data, uint64_t room) {
     uint64_t bytes;
-    cdp__elastic_go_away(e);
+    cdp__elastic_before_callback(e);
     bytes = e->desc.save(e->desc.user, data, room);
-    cdp__elastic_come_back(e);
+    cdp__elastic_after_callback(e);
     return bytes;
 }
 
@@ -4770,7 +4773,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     cdp__elastic_unlock(e);
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
     (void)cdp__elastic_each_entry(t, true);
-    if (t->has_blob) cdp__elastic_go_away(e);
+    if (t->has_blob) cdp__elastic_before_callback(e);
     if (t->has_blob)
         st = cdp__elastic_returned(e, t->group, "load", d->load(d->user, t->blob, t->blob_bytes));
     return st == CDP_OK ? cdp_barrier(t->group) : st;
@@ -4857,9 +4860,9 @@ CDP__PRIVATE cdp_status cdp__elastic_await_all(
 }
 
 /* All members are inside cdp_elastic_next(). */
-CDP__PRIVATE void cdp__elastic_all_met(cdp_elastic *e, uint64_t k) {
+CDP__PRIVATE void cdp__elastic_all_present(cdp_elastic *e, uint64_t k) {
     cdp__elastic_lock(e);
-    e->met = k;
+    e->present_epoch = k;
     cdp__elastic_unlock(e);
 }
 
@@ -4880,7 +4883,7 @@ CDP__PRIVATE cdp_status cdp__elastic_gather_with(
     rq.key_count = d->size;
     while (st == CDP_OK) {
         st = cdp__elastic_await_all(e, d, &rq, deadline);
-        if (st == CDP_OK) cdp__elastic_all_met(e, d->epoch);
+        if (st == CDP_OK) cdp__elastic_all_present(e, d->epoch);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
         st = cdp__elastic_doubts(e, d, rank, &doubt);
@@ -5074,7 +5077,7 @@ CDP__PRIVATE cdp_status cdp__elastic_fill(
         now.old_rank = d->members[rank].old_rank;
         now.cause = d->cause;
         e->shown = true;
-        cdp__elastic_go_away(e);
+        cdp__elastic_before_callback(e);
         st = cdp__elastic_returned(e, group, "connected", e->desc.connected(e->desc.user, &now));
     }
     return st == CDP_OK ? cdp__elastic_transfer_all(e, group, d, rank) : st;
@@ -5270,7 +5273,7 @@ CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decisio
    tickets there were last, and since when. *won: the decision that makes the first epoch, if this
    process has proposed one; its members are allocated. */
 CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elastic_get *in,
-    uint32_t *seen, uint64_t *since_ns, cdp__elastic_decision *won) {
+    uint32_t *ticket_count, uint64_t *since_ns, cdp__elastic_decision *won) {
     cdp__elastic_decision none;
     cdp__elastic_ticket *tickets;
     cdp__elastic_verdict verdict;
@@ -5282,8 +5285,8 @@ CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elas
     v.old = &none;
     st = cdp__elastic_tickets_of(e, e->store, 0, in->data, in->bytes, &tickets, &v.ticket_count);
     if (st != CDP_OK) return st;
-    if (v.ticket_count != *seen) {
-        *seen = v.ticket_count;
+    if (v.ticket_count != *ticket_count) {
+        *ticket_count = v.ticket_count;
         *since_ns = cdp__elastic_now_ns(e);
     }
     v.tickets = tickets;
@@ -5316,18 +5319,18 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh_as(
     cdp_elastic *e, const char *mine, cdp__elastic_decision *d) {
     cdp__elastic_get g[CDP__ELASTIC_BEFORE];
     cdp__elastic_decision first;
-    bool gone;
+    bool ended;
     uint64_t said;
     cdp_status st = cdp__elastic_read_before(e, mine, g);
     if (st != CDP_OK) return st;
-    gone = g[CDP__ELASTIC_USED].data != NULL;
+    ended = g[CDP__ELASTIC_USED].data != NULL;
     said = cdp__elastic_number((const char *)g[CDP__ELASTIC_NOW].data);
     st = cdp__elastic_decision_of(
         e, 1, g[CDP__ELASTIC_FIRST].data, g[CDP__ELASTIC_FIRST].bytes, &first);
     cdp__elastic_get_free(e->store, g, CDP__ELASTIC_BEFORE);
     if (st == CDP_OK && first.members && !cdp__elastic_follow(e, d, &first))
         st = cdp__elastic_newest(e, d, cdp__max(said, 2));
-    if (st == CDP_OK && (gone || e->place.epoch))
+    if (st == CDP_OK && (ended || e->place.epoch))
         st = cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_create: the id %s was used before in the job \"%s\"; each process needs "
             "one of its own",
@@ -5351,12 +5354,12 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision
    live one. */
 CDP__PRIVATE cdp_status cdp__elastic_anybody(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t *dead) {
-    bool gone = true, over = false;
+    bool ended = true, over = false;
     char key[CDP__ELASTIC_KEY];
     cdp_status st = CDP_OK;
-    while (st == CDP_OK && gone && *dead < d->size) {
-        st = cdp__elastic_has_ended(e, e->store, d->members[*dead].id, &gone);
-        *dead += st == CDP_OK && gone;
+    while (st == CDP_OK && ended && *dead < d->size) {
+        st = cdp__elastic_has_ended(e, e->store, d->members[*dead].id, &ended);
+        *dead += st == CDP_OK && ended;
     }
     if (st != CDP_OK || !d->size || *dead < d->size) return st;
     cdp__elastic_key(e, key, "final"); /* written before members end in good order */
@@ -5373,18 +5376,18 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
 
 /* What a process that waits for its first epoch reads again and again. */
 enum {
-    CDP__ELASTIC_FINAL,                          /* the job is over */
-    CDP__ELASTIC_NEXT,                           /* the decision after the newest one */
-    CDP__ELASTIC_TICKETS,                        /* before the first epoch */
-    CDP__ELASTIC_UNHEARD = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
+    CDP__ELASTIC_FINAL,                        /* the job is over */
+    CDP__ELASTIC_NEXT,                         /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS,                      /* before the first epoch */
+    CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
     CDP__ELASTIC_ENTERS
 };
 
 /* What such a process has seen. */
 typedef struct cdp__elastic_entry {
-    uint32_t seen;     /* tickets, before the first epoch */
-    uint64_t since_ns; /* since when there are so many */
-    uint32_t dead;     /* members that are known to be gone */
+    uint32_t ticket_count; /* tickets, before the first epoch */
+    uint64_t since_ns;     /* since when there are so many */
+    uint32_t dead;         /* members that are known to be gone */
     cdp__elastic_silence silence;
 } cdp__elastic_entry;
 
@@ -5400,21 +5403,22 @@ CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     cdp__elastic_key(e, g[CDP__ELASTIC_FINAL].key, "final");
     cdp__elastic_key(e, g[CDP__ELASTIC_NEXT].key, "e/%llu", (unsigned long long)(before + 1));
     if (before)
-        cdp__elastic_ask_key(e, g[CDP__ELASTIC_UNHEARD].key);
+        cdp__elastic_ask_key(e, g[CDP__ELASTIC_QUERY].key);
     else
         cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
     st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_ENTERS);
     if (st != CDP_OK) return st;
-    if (before && g[CDP__ELASTIC_UNHEARD].data)
+    if (before && g[CDP__ELASTIC_QUERY].data)
         cdp__text_foreign(
-            asked, sizeof asked, g[CDP__ELASTIC_UNHEARD].data, g[CDP__ELASTIC_UNHEARD].bytes);
+            asked, sizeof asked, g[CDP__ELASTIC_QUERY].data, g[CDP__ELASTIC_QUERY].bytes);
     if (g[CDP__ELASTIC_FINAL].data)
         st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
     else
         st = cdp__elastic_decision_of(
             e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
     if (st == CDP_OK && !before && !next.members)
-        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], &n->seen, &n->since_ns, &next);
+        st = cdp__elastic_found_first(
+            e, &g[CDP__ELASTIC_TICKETS], &n->ticket_count, &n->since_ns, &next);
     cdp__elastic_get_free(e->store, g, CDP__ELASTIC_ENTERS);
     if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
         st = cdp__elastic_newest(e, d, d->epoch + 1);
@@ -5459,18 +5463,18 @@ CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision
    newcomers. */
 CDP__PRIVATE cdp_status cdp__elastic_too_few(
     cdp_elastic *e, const cdp__elastic_decision *d, bool *few) {
-    bool *gone;
+    bool *ended;
     uint32_t r, live = 0;
     cdp_status st;
     *few = d->size < e->desc.min_ranks;
     if (*few || !d->size) return CDP_OK;
-    gone = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *gone);
-    if (!gone) return cdp__fail_nomem("a list of members", d->size);
+    ended = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *ended);
+    if (!ended) return cdp__fail_nomem("a list of members", d->size);
     st = cdp__elastic_have_ended(
-        e, e->store, d->members[0].id, sizeof *d->members, gone, sizeof *gone, d->size);
+        e, e->store, d->members[0].id, sizeof *d->members, ended, sizeof *ended, d->size);
     for (r = 0; r < d->size; ++r)
-        live += !gone[r];
-    cdp__free(e->os, gone);
+        live += !ended[r];
+    cdp__free(e->os, ended);
     *few = live < e->desc.min_ranks;
     return st;
 }
@@ -5486,7 +5490,7 @@ CDP__PRIVATE cdp_status cdp__elastic_ask_again(
     cdp_status st = CDP_OK;
     if (e->stage != CDP__ELASTIC_ASKS) return CDP_OK;
 #ifndef CDP_NO_FRAMES
-    st = cdp__elastic_be_tried(e, d->epoch);
+    st = cdp__elastic_join_trial(e, d->epoch);
     if (st == CDP_OK && e->stage == CDP__ELASTIC_TRIED)
         return cdp__elastic_hand_in_as(e, CDP__ELASTIC_TRIED);
 #endif
@@ -5527,7 +5531,7 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
         if (d.epoch) st = cdp__elastic_ask_again(e, &d, &ended_ns);
         if (e->stage == CDP__ELASTIC_TRIED) break;
         if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
-            st = cdp__elastic_nobody(e, &d, n.seen);
+            st = cdp__elastic_nobody(e, &d, n.ticket_count);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
         if (st == CDP_OK)
             st =
@@ -5614,12 +5618,12 @@ CDP__PRIVATE cdp_status cdp__elastic_defaults(cdp_elastic *e, const cdp_elastic_
 CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     const cdp_os *os = e->os;
     if (e->thread) os->threads.join(os, e->thread);
-    if (e->burying) os->threads.join(os, e->burying);
+    if (e->destroyer) os->threads.join(os, e->destroyer);
     cdp__elastic_close_all(e);
 #ifndef CDP_NO_FRAMES
     cdp__elastic_trial_stop(e);
 #endif
-    cdp_group_destroy(e->dying);
+    cdp_group_destroy(e->closing);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
     cdp_group_destroy(e->middle);
@@ -5908,12 +5912,12 @@ CDP__PRIVATE void cdp__elastic_now_of(cdp_elastic *e, cdp_elastic_now *now) {
     now->received = e->received;
     now->cause = e->cause;
     e->changed = e->received = false;
-    if (e->told != p->epoch) e->agreed = 0;
-    e->told = p->epoch;
+    if (e->reported != p->epoch) e->agreed = 0;
+    e->reported = p->epoch;
 }
 
 /* The program asked to leave. Lock held; given back meanwhile. */
-CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
+CDP__PRIVATE cdp_status cdp__elastic_leave_job(cdp_elastic *e) {
     const uint64_t k = e->place.epoch;
     char why[160];
     cdp_status st;
@@ -5940,8 +5944,8 @@ CDP__PRIVATE void cdp__elastic_end_group(cdp_elastic *e, cdp_group *group) {
     if (!group) return;
 #ifndef CDP_NO_FRAMES
     if (e->no_thread) {
-        cdp_group_destroy(e->dying);
-        e->dying = group;
+        cdp_group_destroy(e->closing);
+        e->closing = group;
         return;
     }
 #endif
@@ -5949,9 +5953,9 @@ CDP__PRIVATE void cdp__elastic_end_group(cdp_elastic *e, cdp_group *group) {
         cdp_group_destroy(group);
         return;
     }
-    if (e->burying) e->os->threads.join(e->os, e->burying);
-    e->burying = e->os->threads.start(e->os, cdp__elastic_end_group_now, group);
-    if (!e->burying) cdp_group_destroy(group);
+    if (e->destroyer) e->os->threads.join(e->os, e->destroyer);
+    e->destroyer = e->os->threads.start(e->os, cdp__elastic_end_group_now, group);
+    if (!e->destroyer) cdp_group_destroy(group);
 }
 
 /* The group of the epoch before stays until the call after the one that said `changed`. */
@@ -6045,7 +6049,7 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool jo
 
 /* True if the program has asked to leave and may: no rank receives state from this process now, and
    no decision relies on it. Lock held. */
-CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
+CDP__PRIVATE bool cdp__elastic_may_leave(const cdp_elastic *e) {
     const cdp__elastic_place *p = &e->place;
     if (!e->leaving[0]) return false;
     if (p->phase == CDP__ELASTIC_RUNNING || p->phase == CDP__ELASTIC_WAITING) return true;
@@ -6091,7 +6095,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (e->failure.status != CDP_OK) return cdp__elastic_set_error(&e->failure);
         if (e->place.phase != CDP__ELASTIC_RUNNING) cdp__elastic_has_patience(e);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
-        if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
+        if (cdp__elastic_may_leave(e)) return cdp__elastic_leave_job(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
             cdp__elastic_unlock(e);
             st = cdp__elastic_enter(e);
@@ -6193,8 +6197,8 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     *all = false;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
-    may = e->told && !e->ended && e->failure.status == CDP_OK;
-    group = e->place.epoch == e->told ? e->group : NULL;
+    may = e->reported && !e->ended && e->failure.status == CDP_OK;
+    group = e->place.epoch == e->reported ? e->group : NULL;
     cdp__elastic_unlock(e);
     if (!may) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_agree: call cdp_elastic_next() before");
     /* Epoch and number are those that this thread has seen. The thread of this header may be in a
@@ -6211,7 +6215,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     }
     /* the first rank that sets the key also decides for ranks on which the operation failed */
     cdp__elastic_key(
-        e, key, "agree/%llu/%llu", (unsigned long long)e->told, (unsigned long long)number);
+        e, key, "agree/%llu/%llu", (unsigned long long)e->reported, (unsigned long long)number);
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
     if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
     cdp_store_free(e->store, data);
@@ -6364,7 +6368,7 @@ CDP__PRIVATE cdp_status cdp__shrink_arrive(
 }
 
 /* One look: proposes if it is time. *wait_ms: when to look again. */
-CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elastic_settle *settle,
+CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *dead, cdp__elastic_settle *settle,
     uint64_t *wait_ms, uint32_t *there, cdp__elastic_decision *won) {
     char key[CDP__ELASTIC_KEY];
     const uint64_t now = cdp__elastic_now_ns(e);
@@ -6375,7 +6379,7 @@ CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elasti
     cdp_status st;
     memset(&t, 0, sizeof t);
     t.d = &e->d;
-    t.gone = gone;
+    t.dead = dead;
     t.rank = e->place.rank;
     t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
     t.settle_ms = e->desc.settle_ms;
@@ -6387,9 +6391,9 @@ CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elasti
         *there += cdp__elastic_arrival_of(&e->d, i, arrivals, t.count) != NULL;
     for (i = 0; i < t.count; ++i)
         if (arrivals[i].samples && arrivals[i].samples <= e->d.size)
-            gone[arrivals[i].samples - 1] = true;
+            dead[arrivals[i].samples - 1] = true;
     for (i = 0; i < t.count; ++i) /* a member that calls is alive, even if it was reported dead */
-        if (arrivals[i].rank < e->d.size) gone[arrivals[i].rank] = false;
+        if (arrivals[i].rank < e->d.size) dead[arrivals[i].rank] = false;
     *wait_ms = 0;
     memset(won, 0, sizeof *won);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
@@ -6404,7 +6408,7 @@ CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elasti
 /* Until there is a decision; its members are allocated. Without a progress thread this one tells
    the others that the group has failed: some of them may be inside its operations. */
 CDP__PRIVATE cdp_status cdp__shrink_decide(
-    cdp_elastic *e, cdp_group *group, bool *gone, cdp__elastic_decision *d) {
+    cdp_elastic *e, cdp_group *group, bool *dead, cdp__elastic_decision *d) {
     const uint32_t timeout_ms = cdp_group_desc_of(group)->timeout_ms;
     const uint64_t deadline = cdp__deadline(e->os, timeout_ms);
     cdp__elastic_settle settle = {0, 0, 0};
@@ -6423,7 +6427,7 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
                 "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
                 "min_ranks is %u",
                 there, e->d.size, timeout_ms, e->desc.min_ranks);
-        st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there, d);
+        st = cdp__shrink_look(e, dead, &settle, &wait_ms, &there, d);
         if (st != CDP_OK || d->members) return st;
         if (st == CDP_OK && !group->w->thread) {
             (void)cdp_poll(group, 0);
@@ -6474,7 +6478,7 @@ CDP_API cdp_status cdp_group_shrink(
     const uint32_t size = cdp_size(group);
     cdp__elastic_decision d;
     cdp_elastic *e;
-    bool *gone;
+    bool *dead;
     uint32_t lost = UINT32_MAX;
     cdp_status st = cdp__shrink_check(group, desc, out);
     if (st == CDP_OK) st = cdp__alive(group, "cdp_group_shrink");
@@ -6494,13 +6498,13 @@ CDP_API cdp_status cdp_group_shrink(
     cdp__format(e->job, sizeof e->job, "%s/%llx", desc->job ? desc->job : "shrink",
         (unsigned long long)group->channel);
     e->d.members = (cdp__elastic_member *)cdp__alloc(e->os, size * sizeof *e->d.members);
-    gone = (bool *)cdp__alloc_zero(e->os, size * sizeof *gone);
-    if (!e->d.members || !gone) st = cdp__fail_nomem("a list of members", size);
+    dead = (bool *)cdp__alloc_zero(e->os, size * sizeof *dead);
+    if (!e->d.members || !dead) st = cdp__fail_nomem("a list of members", size);
     if (st == CDP_OK) st = cdp__shrink_arrive(e, group, desc, lost);
-    if (st == CDP_OK) st = cdp__shrink_decide(e, group, gone, &d);
+    if (st == CDP_OK) st = cdp__shrink_decide(e, group, dead, &d);
     if (st == CDP_OK) st = cdp__shrink_make(e, group, &d, steps, out);
     cdp__free(e->os, d.members);
-    cdp__free(e->os, gone);
+    cdp__free(e->os, dead);
     cdp__free(e->os, e->d.members);
     cdp__free(e->os, e);
     return st;

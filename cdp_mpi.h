@@ -189,7 +189,7 @@ typedef struct cdp__mpi_peer {
     MPI_Request sending[CDP_MPI_WINDOW], coming[CDP_MPI_WINDOW];
     uint64_t sent, acknowledged;     /* outgoing */
     uint64_t matched, arrived, read; /* incoming */
-    uint64_t told;                   /* value of `read` last sent to the peer */
+    uint64_t acknowledged_read;      /* value of `read` last sent to the peer */
     uint32_t at;                     /* bytes read of segment `read` */
     bool left;                       /* the peer sends nothing more */
     bool full;                       /* the last send() found no buffer that MPI had done with */
@@ -203,7 +203,7 @@ typedef struct cdp__mpi {
     uint32_t *hosts;
     uint64_t coming; /* segments of all ranks that are matched but have not arrived */
     uint32_t full;   /* number of peers of which `full` is true */
-    bool news;       /* since the last wait(), a message arrived or a buffer became free */
+    bool progressed; /* since the last wait(), a message arrived or a buffer became free */
     /* guarded by `mutex` */
     void *mutex, *cond;
     bool woken;
@@ -245,7 +245,7 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
     cdp__mpi_segment *s = p->out[i];
     int rc;
-    s->head.acknowledged = p->told = p->read;
+    s->head.acknowledged = p->acknowledged_read = p->read;
     s->head.bytes = bytes;
     s->head.leaving = 0;
     rc = MPI_Isend(s, (int)(CDP__MPI_HEAD + bytes), MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm,
@@ -257,38 +257,39 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
 
 /* Checks whether MPI has sent what the next buffer holds: 1, 0, or < 0: lost. That can be later
    than the acknowledgement of the segment, and no message announces it. */
-CDP__PRIVATE int cdp__mpi_gone(cdp__mpi *m, uint32_t peer) {
+CDP__PRIVATE int cdp__mpi_buffer_sent(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
-    int gone = 1;
-    const int rc = MPI_Test(&p->sending[p->sent % CDP_MPI_WINDOW], &gone, MPI_STATUS_IGNORE);
+    int done = 1;
+    const int rc = MPI_Test(&p->sending[p->sent % CDP_MPI_WINDOW], &done, MPI_STATUS_IGNORE);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "sending");
-    if (p->full && gone) --m->full;
-    if (!p->full && !gone) ++m->full;
-    p->full = !gone;
-    return gone;
+    if (p->full && done) --m->full;
+    if (!p->full && !done) ++m->full;
+    p->full = !done;
+    return done;
 }
 
 /* Checks whether there is a buffer for one more segment: 1, 0, or < 0: lost. */
 CDP__PRIVATE int cdp__mpi_room(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
-    int gone;
+    int done;
     if (p->sent - p->acknowledged >= CDP_MPI_WINDOW) return 0;
-    gone = cdp__mpi_gone(m, peer);
-    if (gone <= 0) return gone;
+    done = cdp__mpi_buffer_sent(m, peer);
+    if (done <= 0) return done;
     return cdp__mpi_place(m, &p->out[i]) ? 1 : cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
 }
 
 /* Acknowledges read segments, if that is due. Such a message needs no answer, and MPI sends 16
    bytes at once. */
-CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
+CDP__PRIVATE int cdp__mpi_acknowledge(cdp__mpi *m, uint32_t peer, bool leaving) {
     cdp__mpi_peer *p = m->peers[peer];
     const cdp__mpi_head head = {p->read, 0, leaving ? 1u : 0u};
     int rc;
-    if (p->left || (!leaving && p->read - p->told < (CDP_MPI_WINDOW + 1) / 2)) return 0;
+    if (p->left || (!leaving && p->read - p->acknowledged_read < (CDP_MPI_WINDOW + 1) / 2))
+        return 0;
     rc = MPI_Send(&head, (int)sizeof head, MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Send");
-    p->told = p->read;
+    p->acknowledged_read = p->read;
     return 1;
 }
 
@@ -296,7 +297,7 @@ CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
 CDP__PRIVATE void cdp__mpi_read_head(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_head *h) {
     if (h->acknowledged > p->acknowledged) p->acknowledged = h->acknowledged;
     if (h->leaving) p->left = true;
-    m->news = true;
+    m->progressed = true;
 }
 
 /* Handles matched segments that have arrived, in their order. */
@@ -343,9 +344,9 @@ CDP__PRIVATE int cdp__mpi_check(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
     int rc;
     if (p->full) {
-        rc = cdp__mpi_gone(m, peer);
+        rc = cdp__mpi_buffer_sent(m, peer);
         if (rc < 0) return rc;
-        if (rc) m->news = true;
+        if (rc) m->progressed = true;
     }
     return p->arrived < p->matched ? cdp__mpi_arrive(m, peer) : 0;
 }
@@ -428,7 +429,7 @@ CDP__PRIVATE int64_t cdp__mpi_recv(void *self, uint32_t peer, const cdp_iov *iov
             at += bytes;
             got += (int64_t)bytes;
         }
-    r = cdp__mpi_tell(m, peer, false);
+    r = cdp__mpi_acknowledge(m, peer, false);
     if (r < 0 && !got) return r;
     if (!got && p->left && p->read == p->matched)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left", peer);
@@ -466,11 +467,11 @@ CDP__PRIVATE cdp_status cdp__mpi_wait(void *self, cdp_lock *lock, uint64_t deadl
     const uint64_t from = os->now_ns(os->user);
     for (;;) {
         const int r = cdp__mpi_look(m);
-        const bool news = m->news;
+        const bool progressed = m->progressed;
         uint64_t now;
-        m->news = false;
+        m->progressed = false;
         if (r < 0) return (cdp_status)r;
-        if (cdp__mpi_woken(m) || news) return CDP_OK;
+        if (cdp__mpi_woken(m) || progressed) return CDP_OK;
         now = os->now_ns(os->user);
         if (now >= deadline_ns) return CDP_OK;
         if (lock) cdp_lock_release(lock);
@@ -499,8 +500,8 @@ CDP__PRIVATE uint32_t cdp__mpi_host(void *self, uint32_t peer) {
 /* True if all messages to this peer have been sent. */
 CDP__PRIVATE bool cdp__mpi_flushed(cdp__mpi_peer *p) {
     for (uint32_t i = 0; i < CDP_MPI_WINDOW; ++i) {
-        int gone = 0;
-        if (MPI_Test(&p->sending[i], &gone, MPI_STATUS_IGNORE) == MPI_SUCCESS && !gone)
+        int done = 0;
+        if (MPI_Test(&p->sending[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
             return false;
     }
     return true;
@@ -512,7 +513,7 @@ CDP__PRIVATE bool cdp__mpi_goodbye(cdp__mpi *m) {
     const cdp_os *os = m->os;
     const uint64_t from = os->now_ns(os->user);
     for (uint32_t i = 0; i < m->size; ++i)
-        if (m->peers[i] && !m->peers[i]->left) (void)cdp__mpi_tell(m, i, true);
+        if (m->peers[i] && !m->peers[i]->left) (void)cdp__mpi_acknowledge(m, i, true);
     for (;;) {
         const uint64_t waited = os->now_ns(os->user) - from;
         bool flushed = true, alone = true;

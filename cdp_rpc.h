@@ -2115,7 +2115,7 @@ typedef struct cdp__rpc_rq {
     cdp_rref refs[CDP__RPC_RREFS];
     uint64_t counted;   /* of in_bytes */
     uint64_t record;    /* its number among records */
-    uint64_t tell_ns;   /* when its caller is told what it waits for, or 0 */
+    uint64_t report_ns; /* when its caller is told what it waits for, or 0 */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     int32_t level;
     bool nested; /* a function started it */
@@ -2142,8 +2142,8 @@ typedef struct cdp__rpc_in {
     struct cdp__rpc_in *next;
     cdp_channel_message m;
     uint8_t *body; /* NULL: not asked for yet */
-    uint64_t came_ns;
-    uint64_t tell_ns; /* when its caller is told that it waits for memory, or 0 */
+    uint64_t arrived_ns;
+    uint64_t report_ns; /* when its caller is told that it waits for memory, or 0 */
     bool cancelled;
 } cdp__rpc_in;
 
@@ -5169,8 +5169,8 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
     if (rq->pub.deadline_ns != CDP__NEVER) {
         if (rq->pub.from != rpc->rank)
-            rq->tell_ns = cdp__rpc_notify_at(rpc, rq->flags, rq->pub.deadline_ns);
-        cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
+            rq->report_ns = cdp__rpc_notify_at(rpc, rq->flags, rq->pub.deadline_ns);
+        cdp__rpc_timer(rpc, rq->report_ns ? rq->report_ns : rq->pub.deadline_ns);
     }
     if (why)
         cdp__rpc_refuse(rpc, rq, status, CDP_RAN_NO, 0, why);
@@ -5473,11 +5473,11 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     came = (cdp__rpc_in *)cdp__alloc_zero(rpc->os, sizeof *came);
     if (!came) return "out of memory for a message of it";
     came->m = *m;
-    came->came_ns = cdp__rpc_time(rpc);
+    came->arrived_ns = cdp__rpc_time(rpc);
     if ((m->kind & 0xff) == CDP__RPC_CALL && (uint32_t)m->b != CDP_NO_TIMEOUT) {
-        const uint64_t ends = came->came_ns + (uint64_t)(uint32_t)m->b * CDP__MS;
-        came->tell_ns = cdp__rpc_notify_at(rpc, m->kind >> 8 & 0xff, ends);
-        if (came->tell_ns) cdp__rpc_timer(rpc, came->tell_ns);
+        const uint64_t ends = came->arrived_ns + (uint64_t)(uint32_t)m->b * CDP__MS;
+        came->report_ns = cdp__rpc_notify_at(rpc, m->kind >> 8 & 0xff, ends);
+        if (came->report_ns) cdp__rpc_timer(rpc, came->report_ns);
     }
     ++peer->coming;
     *rpc->in_end = came;
@@ -5572,7 +5572,7 @@ CDP__PRIVATE void cdp__rpc_deliver(void *user, const cdp_channel_message *m) {
 
 /* The time of a request goes on while its arguments wait for memory. */
 CDP__PRIVATE void cdp__rpc_waited(cdp_rpc *rpc, const cdp__rpc_in *came, cdp__rpc_packet *p) {
-    const uint64_t ms = (cdp__rpc_time(rpc) - came->came_ns) / CDP__MS;
+    const uint64_t ms = (cdp__rpc_time(rpc) - came->arrived_ns) / CDP__MS;
     if (p->kind != CDP__RPC_CALL || (uint32_t)p->b == CDP_NO_TIMEOUT) return;
     p->b -= cdp__min(ms, (uint32_t)p->b);
 }
@@ -5709,13 +5709,13 @@ CDP__PRIVATE uint64_t cdp__rpc_notify_offers(cdp_rpc *rpc, uint64_t now) {
     uint64_t next = CDP__NEVER;
     cdp__rpc_in *came;
     for (came = rpc->in; came; came = came->next) {
-        if (came->body || !came->tell_ns) continue;
-        if (came->tell_ns <= now) {
+        if (came->body || !came->report_ns) continue;
+        if (came->report_ns <= now) {
             cdp__rpc_notify(
                 rpc, came->m.peer, came->m.a, CDP__RPC_FOR_BYTES, rpc->desc.max_queue_bytes);
-            came->tell_ns = 0;
+            came->report_ns = 0;
         } else {
-            next = cdp__min(next, came->tell_ns);
+            next = cdp__min(next, came->report_ns);
         }
     }
     return next;
@@ -5744,11 +5744,11 @@ CDP__PRIVATE void cdp__rpc_expire(cdp_rpc *rpc) {
             continue;
         why = cdp__rpc_waits_for(rpc, rq, &limit);
         if (rq->pub.deadline_ns > now) {
-            if (rq->tell_ns && rq->tell_ns <= now) {
+            if (rq->report_ns && rq->report_ns <= now) {
                 cdp__rpc_notify(rpc, rq->pub.from, rq->call, why, limit);
-                rq->tell_ns = 0;
+                rq->report_ns = 0;
             }
-            next = cdp__min(next, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
+            next = cdp__min(next, rq->report_ns ? rq->report_ns : rq->pub.deadline_ns);
         } else if (cdp__rpc_unstage(rpc, rq)) {
             cdp__rpc_refuse_late(rpc, rq, why, limit);
             after = rpc->all;

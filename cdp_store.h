@@ -3145,7 +3145,7 @@ typedef struct cdp__listing {
     uint64_t left;   /* keys still to be sent of the announced number; 0: no listing */
     uint64_t cursor; /* of cdp__kv_next_bucket() */
     uint64_t since;  /* keys set after this are left out */
-    bool seen_all;   /* all buckets are done; empty strings replace keys removed meanwhile */
+    bool all_listed; /* all buckets are done; empty strings replace keys removed meanwhile */
 } cdp__listing;
 
 typedef struct cdp__conn {
@@ -3161,8 +3161,8 @@ typedef struct cdp__conn {
     bool old;    /* speaks the dialect of PyTorch 1.13 */
     /* a client of this library: the server tells it when it is closed */
     bool is_cdp;
-    bool all_there; /* CHECK: all keys so far exist */
-    bool told;      /* its wait was answered, and it has sent no request since */
+    bool all_there;     /* CHECK: all keys so far exist */
+    bool wait_answered; /* its wait was answered, and it has sent no request since */
     /* keys that a WAIT still needs, plus 1 until all keys of the request have arrived */
     uint32_t awaited;
     uint32_t wait_count, watch_count; /* numbers of `waiters` */
@@ -3458,7 +3458,7 @@ CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
 CDP__PRIVATE void cdp__conn_key_arrived(cdp__conn *c) {
     CDP_ASSERT(c->awaited);
     if (--c->awaited) return;
-    c->told = true;
+    c->wait_answered = true;
     cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 
@@ -3674,7 +3674,7 @@ CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
         --l->left;
     }
     l->cursor = cdp__kv_next_bucket(kv, l->cursor);
-    l->seen_all = l->cursor == 0;
+    l->all_listed = l->cursor == 0;
 }
 
 /* Continues a listing until this run has done its share or the client has too many unread
@@ -3687,7 +3687,7 @@ CDP__PRIVATE void cdp__conn_list(cdp__conn *c) {
             cdp__conn_defer(c);
             return;
         }
-        if (!l->seen_all) {
+        if (!l->all_listed) {
             cdp__conn_list_bucket(c);
         } else {
             cdp__conn_reply_string(c, NULL, 0);
@@ -3703,7 +3703,7 @@ CDP__PRIVATE void cdp__server_on_list_keys(cdp__conn *c, const cdp__wire_item *i
     c->listing.left = kv->present_count;
     c->listing.since = kv->arrivals;
     c->listing.cursor = 0;
-    c->listing.seen_all = false;
+    c->listing.all_listed = false;
     cdp__conn_list(c);
 }
 
@@ -3904,7 +3904,7 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         (void)cdp__server_spend(c->server, bytes / 4096);
         /* its wait has timed out; clients of 1.13 do not tell the server */
         if (CDP__OLD(c) && item.first && c->awaited) cdp__conn_forget_waits(c, false);
-        c->told = false;
+        c->wait_answered = false;
         cdp__server_command(c, &item);
     }
     return used;
@@ -4587,7 +4587,7 @@ CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
-        if (cdp__fifo_left(&c->out) || c->wait_count || c->told) return false;
+        if (cdp__fifo_left(&c->out) || c->wait_count || c->wait_answered) return false;
     return cdp__chain_empty(&s->satisfied);
 }
 
@@ -4890,7 +4890,7 @@ typedef struct cdp__client {
     /* the goodbye: the answer is awaited until bye_ns (0: not begun); the last bytes received */
     bool bye_over;
     uint64_t bye_ns;
-    uint8_t bye_seen[4];
+    uint8_t bye_tail[4];
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
     char name[300];  /* "host:port (address)", for errors */
@@ -6076,7 +6076,8 @@ CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const char *key, cd
 }
 
 /* For cdp_tcp.h: a client that connects, or has connected, without a last will gets one. */
-CDP__PRIVATE cdp_status cdp__tcp_store_set_will(cdp_store *s, const char *key, cdp_bytes value) {
+CDP__PRIVATE cdp_status cdp__tcp_store_set_last_will(
+    cdp_store *s, const char *key, cdp_bytes value) {
     cdp__client *c = (cdp__client *)s->self;
     if (!cdp__client_copy_last_will(c, key, value))
         return cdp__fail_nomem("a last will", strlen(key) + value.bytes);
@@ -6088,7 +6089,7 @@ CDP__PRIVATE cdp_status cdp__tcp_store_set_will(cdp_store *s, const char *key, c
 
 /* For cdp_tcp.h: withdraws the last will. The links report the death of this process from now
    on. */
-CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
+CDP__PRIVATE void cdp__tcp_store_withdraw_last_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
     if (c->state != CDP__CLIENT_READY || !c->last_will_sent) return;
     cdp__client_put_last_will(c, true);
@@ -6142,9 +6143,9 @@ CDP__PRIVATE bool cdp__client_close_read(cdp__client *c) {
     iov.data = &next;
     iov.bytes = 1;
     while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
-        memmove(c->bye_seen, c->bye_seen + 1, 3);
-        c->bye_seen[3] = next;
-        if (memcmp(c->bye_seen, "bye!", 4) == 0) return false;
+        memmove(c->bye_tail, c->bye_tail + 1, 3);
+        c->bye_tail[3] = next;
+        if (memcmp(c->bye_tail, "bye!", 4) == 0) return false;
     }
     return r == 0;
 }

@@ -989,7 +989,7 @@ typedef struct cdp__shared {
     cdp__line line;
     cdp__side *mine, *theirs;
     const cdp_os *os;
-    uint32_t seen[2]; /* counts of this side's doorbell when last polled */
+    uint32_t bell_counts[2]; /* counts of this side's doorbell when last polled */
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* process id of the peer if its memory can be read; else 0 */
     cdp__mapping mappings[CDP_SEGMENTS];
@@ -1203,7 +1203,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
         news = news || s->retired_count;
     }
     for (s = list; s && !news; s = s->next)
-        news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
+        news = cdp__doorbell_rung(&s->mine->bell, s->bell_counts, cdp__line_wants(&s->line))
             && (cdp__line_busy(&s->line)
                 || cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE) != s->freed);
     return news;
@@ -1212,7 +1212,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 /* Call after sleeping: the caller polls everything next. */
 CDP__PRIVATE void cdp__shared_awake(cdp__shared *list) {
     for (; list; list = list->next) {
-        cdp__doorbell_seen(&list->mine->bell, list->seen);
+        cdp__doorbell_read(&list->mine->bell, list->bell_counts);
         if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)
             cdp__shared_tidy(list, false);
         if (list->retired_count) cdp__shared_shrink(list);
@@ -1311,7 +1311,7 @@ typedef struct cdp__link {
     bool whole;        /* all connections have been up */
     uint64_t moved[2]; /* bytes received and sent over all connections */
     cdp__timer end_timer;
-    uint64_t seen; /* bytes received at the last check after one connection ended */
+    uint64_t received_before; /* bytes received at the last check after one connection ended */
 } cdp__link;
 
 /* A connection from a rank that has not identified itself, or that has not chosen this
@@ -1473,10 +1473,10 @@ typedef struct cdp__join {
     bool config; /* that key is the config of rank 0 */
 
     /* the start that was found in the store, and waiting for the next one */
-    cdp__start_found seen;
-    cdp__join_func *reopen;              /* see cdp__join_reopen() */
-    uint32_t look;                       /* the number of the key that is asked for now */
-    uint64_t again_ms, say_ns, twice_ns; /* the last pause; when to log; how long to look */
+    cdp__start_found start;
+    cdp__join_func *reopen;                      /* see cdp__join_reopen() */
+    uint32_t look;                               /* the number of the key that is asked for now */
+    uint64_t retry_ms, log_ns, claimed_until_ns; /* the last pause; when to log; how long to look */
 
     /* keys of all ranks */
     char (*texts)[96];
@@ -1512,8 +1512,8 @@ typedef struct cdp__mesh {
     cdp__timer unanswered_timer; /* period of cdp__mesh_check_unanswered() */
     bool clients_warned, refusal_warned, memory_warned;
     bool keyed;
-    bool spread; /* connections of a link are spread over the interfaces of the desc */
-    bool met;    /* rank 0's published address was read, so `job` is known */
+    bool spread;    /* connections of a link are spread over the interfaces of the desc */
+    bool job_known; /* rank 0's published address was read, so `job` is known */
     uint64_t init_deadline_ns;
     uint64_t place; /* see cdp_os_shared.process_place */
     uint64_t looked_ns, start_ns;
@@ -1714,7 +1714,7 @@ CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t);
 
 CDP__PRIVATE void cdp__bundle_await_end(cdp__link *first) {
     const cdp_os *os = first->mesh->os;
-    first->seen = first->moved[0];
+    first->received_before = first->moved[0];
     cdp__loop_timer_set(&first->mesh->loop, &first->end_timer,
         os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
 }
@@ -1726,7 +1726,7 @@ CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t) {
               *turn = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[0]));
     uint32_t i = 0;
     cdp__link_read_ahead(turn);
-    if (first->seen != first->moved[0] || turn->rx_at < turn->rx_used) {
+    if (first->received_before != first->moved[0] || turn->rx_at < turn->rx_used) {
         cdp__bundle_await_end(first);
         return;
     }
@@ -3216,7 +3216,7 @@ CDP__PRIVATE uint32_t cdp__mesh_store_lost(const cdp__mesh *m, void *record, uin
 
 /* True if this rank's own record blames rank 0 and its store is gone, too. Then there is no
    store to ask. */
-CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
+CDP__PRIVATE bool cdp__mesh_lost_store_with_rank0(const cdp__mesh *m) {
     cdp__failure_record r;
     return !m->desc.external_store && m->watch && m->watch_rq.status == CDP_ERR_STORE
         && cdp__failure_decode(m->cause, m->cause_bytes, m->desc.group.world_size, &r)
@@ -3253,7 +3253,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
         if (m->puts[i % 2].rq.status == CDP_OK) v = m->puts[i % 2].rq.results;
     cdp__mesh_put_again(m);
     if (v && cdp__mesh_readers(m)) return 0;
-    if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
+    if (!v && cdp__mesh_lost_store_with_rank0(m) && m->cause_bytes <= room) {
         memcpy(record, m->cause, m->cause_bytes);
         return m->cause_bytes;
     }
@@ -3746,7 +3746,7 @@ CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
     }
     cdp__free(m->os, m->hosts);
     m->hosts = NULL;
-    m->watching = m->claimed = m->met = m->wait_recorded = m->join->complete = false;
+    m->watching = m->claimed = m->job_known = m->wait_recorded = m->join->complete = false;
     m->join->counted = m->join->quiet = false;
     m->join->cause_grace_ns = 0;
     cdp__mesh_round(m, NULL);
@@ -3759,15 +3759,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m, const cdp_error 
     const uint64_t now = cdp__mesh_now(m),
                    patient = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     if (now >= s->deadline_ns) return cdp__error_record(why);
-    if (!s->say_ns) s->say_ns = m->start_ns + patient;
-    if (now >= s->say_ns) {
+    if (!s->log_ns) s->log_ns = m->start_ns + patient;
+    if (now >= s->log_ns) {
         cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", why->text);
-        s->say_ns = now + cdp__max(10000 * CDP__MS, now - m->start_ns);
+        s->log_ns = now + cdp__max(10000 * CDP__MS, now - m->start_ns);
     }
     cdp__join_leave_start(m);
-    s->again_ms = cdp__min(cdp__max(2 * s->again_ms, CDP__AGAIN_FIRST_MS), CDP__AGAIN_MOST_MS);
+    s->retry_ms = cdp__min(cdp__max(2 * s->retry_ms, CDP__AGAIN_FIRST_MS), CDP__AGAIN_MOST_MS);
     s->step = 2; /* cdp__mesh_listen_first */
-    cdp__join_pause(s, cdp__min(now + s->again_ms * CDP__MS, s->deadline_ns), s->reopen);
+    cdp__join_pause(s, cdp__min(now + s->retry_ms * CDP__MS, s->deadline_ns), s->reopen);
     return CDP_OK;
 }
 
@@ -4288,7 +4288,7 @@ CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *wh
 CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
-    cdp__start_record_key(&s->seen, s->look, s->rq.number != 0);
+    cdp__start_record_key(&s->start, s->look, s->rq.number != 0);
     if (s->look + 1 == CDP__START_KEYS) return s->back(m);
     cdp__join_look_at(m, s->look + 1);
     return CDP_OK;
@@ -4302,7 +4302,7 @@ CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i) {
     cdp__join_ask(m, m->store, CDP_STORE_CHECK, 0, cdp__join_looked);
 }
 
-/* Reads s->seen from the keys of the start m->round; then the state `back`. */
+/* Reads s->start from the keys of the start m->round; then the state `back`. */
 CDP__PRIVATE cdp_status cdp__join_look(cdp__mesh *m, cdp__join_func *back) {
     m->join->back = back;
     cdp__join_look_at(m, 0);
@@ -4324,7 +4324,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
     const uint32_t r = m->desc.group.rank;
     cdp_error why;
     char at[80];
-    if (m->join->seen.begun)
+    if (m->join->start.begun)
         cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is a job "
             "that has begun with another rank %u; end it, or give every process its own RANK",
@@ -4405,15 +4405,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_judged(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m);
     cdp__join_own_key(m);
-    s->seen.claimed = true; /* its config or its claim is there */
-    s->seen.lives = s->reached != 0;
-    switch (cdp__start_judge(&s->seen)) {
+    s->start.claimed = true; /* its config or its claim is there */
+    s->start.lives = s->reached != 0;
+    switch (cdp__start_judge(&s->start)) {
     case CDP__START_NEXT: return s->config ? cdp__join_replace(m) : cdp__join_next(m);
     case CDP__START_TWICE: break;
     default: return cdp__join_replace(m);
     }
-    if (!s->twice_ns) s->twice_ns = now + CDP__TWICE_MS * CDP__MS;
-    if (m->desc.external_store || now >= s->twice_ns)
+    if (!s->claimed_until_ns) s->claimed_until_ns = now + CDP__TWICE_MS * CDP__MS;
+    if (m->desc.external_store || now >= s->claimed_until_ns)
         return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
     /* it may have ended a moment ago: the store that rank 0 serves will say so */
     cdp__join_pause(s, now + 20 * CDP__MS, cdp__join_take);
@@ -4427,7 +4427,7 @@ CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
     const uint8_t *at = (const uint8_t *)s->theirs + head;
     const uint64_t bytes = s->their_bytes - head;
     s->reached = 1;
-    if (s->seen.begun || s->seen.failed) return cdp__join_judged(m);
+    if (s->start.begun || s->start.failed) return cdp__join_judged(m);
     /* this process has its port now */
     if (bytes == s->own_bytes - s->own_head
         && memcmp(at, s->own + s->own_head, (size_t)bytes) == 0) {
@@ -4443,14 +4443,15 @@ CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     cdp_bytes *v = s->rq.results;
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
-        return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
+        return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->start.begun
+                && !s->start.failed
             ? cdp__join_notify_others(m)
             : CDP_OK;
     cdp__free(m->os, s->theirs);
     memcpy(&s->theirs, &v->data, sizeof s->theirs);
     s->their_bytes = v->bytes;
     v->data = NULL;
-    memset(&s->seen, 0, sizeof s->seen);
+    memset(&s->start, 0, sizeof s->start);
     if (s->config && s->their_bytes < CDP__CONFIG_BYTES) return cdp__join_find(m);
     if (s->config) cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
     return cdp__join_look(m, cdp__join_find);
@@ -4561,7 +4562,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
     cdp__mesh_round(m, m->job);
     s->config = true;
     s->their_bytes = 0;
-    s->twice_ns = 0;
+    s->claimed_until_ns = 0;
     s->own_head = s->own_bytes = CDP__CONFIG_BYTES;
     if (!m->desc.external_store) {
         cdp__join_value(s, 0, s->own, s->own_bytes);
@@ -4617,7 +4618,7 @@ CDP__PRIVATE void cdp__mesh_compare(
         cdp__error(why, CDP_ERR_MISMATCH, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
             cdp__get_u32(value + 40) & 0xffff);
-    else if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+    else if (m->job_known && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
         cdp__error(why, CDP_ERR_MISMATCH, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
             "remove the meeting file or key");
@@ -4661,11 +4662,11 @@ CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
-/* The settings differ from those in the config, and what is said of that start is in s->seen. */
+/* The settings differ from those in the config, and what is said of that start is in s->start. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
     cdp__join *s = m->join;
-    s->seen.differs = true;
-    if (cdp__start_judge(&s->seen) == CDP__START_NEXT) return cdp__join_next(m);
+    s->start.differs = true;
+    if (cdp__start_judge(&s->start) == CDP__START_NEXT) return cdp__join_next(m);
     return cdp__error_record(&s->error);
 }
 
@@ -4677,13 +4678,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_compare(
     cdp_error why;
     cdp__mesh_compare(m, value, bytes, &why);
     if (bytes < CDP__CONFIG_BYTES) return cdp__error_record(&why);
-    if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+    if (m->job_known && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
         return m->meeting ? cdp__join_again(m, &why) : cdp__error_record(&why);
     memcpy(m->job, value + 24, CDP__JOB_BYTES);
     cdp__mesh_round(m, m->job);
     if (why.status == CDP_OK) return CDP_OK;
     s->error = why;
-    memset(&s->seen, 0, sizeof s->seen);
+    memset(&s->start, 0, sizeof s->start);
     return cdp__join_look(m, cdp__join_differs);
 }
 
@@ -4740,7 +4741,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     if (st != CDP_OK) return st;
     cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
     s->config = false;
-    s->twice_ns = 0;
+    s->claimed_until_ns = 0;
     cdp__text_add(&t, "%016llx ", (unsigned long long)random);
     s->own_head = t.used;
     cdp__addrs_text(
@@ -5010,7 +5011,7 @@ CDP__PRIVATE bool cdp__mesh_parse_endpoint(
     }
     n = cdp__addrs_parse(word + head + 1, bytes - head - 1, at, CDP__ADDRS);
     *count = cdp__paths(m->mine, m->mine_count, at, n, out);
-    m->met = true;
+    m->job_known = true;
     return n > 0;
 }
 #endif /* CDP_NO_MEETING */
@@ -5301,7 +5302,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     value.data = will;
     value.bytes = cdp__failure_encode(&r, will);
     if (!s->second) st = cdp__join_second(m);
-    if (st == CDP_OK) st = cdp__tcp_store_set_will(s->second, m->fail_key, value);
+    if (st == CDP_OK) st = cdp__tcp_store_set_last_will(s->second, m->fail_key, value);
     if (st != CDP_OK) return st;
     s->made = s->second;
     s->second = NULL;
@@ -5436,7 +5437,7 @@ CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
         s->waits = CDP__WAITS_NOT;
         if (func(m) != CDP_OK) cdp__join_fail(m, cdp_last_error());
     }
-    if (s->status == CDP_OK) cdp__tcp_store_withdraw_will(m->watch);
+    if (s->status == CDP_OK) cdp__tcp_store_withdraw_last_will(m->watch);
     return s->status;
 }
 

@@ -55,7 +55,7 @@ typedef struct cdp__channel_peer {
     uint8_t *body;
     uint64_t room, got;
     bool starved; /* a send was refused for lack of credit */
-    bool lost, lost_told;
+    bool lost, lost_reported;
     cdp_error why;
     cdp__flow *bulk; /* moves offered bodies; created with the first one */
 } cdp__channel_peer;

@@ -136,8 +136,8 @@ CDP__PRIVATE bool cdp__channel_on_offer(cdp_channel *c) {
 CDP__PRIVATE bool cdp__channel_on_peer(cdp_channel *c, uint32_t p) {
     cdp__channel_peer *peer = &c->peers[p];
     cdp__stream *s = &c->streams[p];
-    if (peer->lost && !peer->lost_told) {
-        peer->lost_told = true;
+    if (peer->lost && !peer->lost_reported) {
+        peer->lost_reported = true;
         cdp__channel_call(c);
         if (c->desc.lost) c->desc.lost(c->desc.user, p, &peer->why);
         cdp__channel_called(c);
@@ -198,7 +198,7 @@ CDP__PRIVATE CDP__COLD void cdp__channel_free(cdp_channel *c) {
     while (*at && *at != c)
         at = &(*at)->next;
     if (*at) *at = c->next;
-    cdp__world_gone(w, c->id);
+    cdp__world_record_closed(w, c->id);
     for (p = 0; c->streams && c->peers && p < c->g->desc.world_size; ++p) {
         if (c->peers[p].bulk) cdp__flow_drop(c->peers[p].bulk);
         if (c->streams[p].channel) cdp__stream_close(w, &c->streams[p], p != c->g->desc.rank);

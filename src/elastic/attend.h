@@ -46,7 +46,7 @@ CDP__PRIVATE void cdp__elastic_visit(cdp_elastic *e, uint64_t until_ns, uint64_t
         e->back_ns = now;
     }
 #ifndef CDP_NO_FRAMES
-    if (e->dying && cdp_group_leave(e->dying, 0) == CDP_OK) e->dying = NULL;
+    if (e->closing && cdp_group_leave(e->closing, 0) == CDP_OK) e->closing = NULL;
 #endif
     /* the others, inside its operations, learn from the group that it was aborted */
     if (arrived && e->group) (void)cdp_poll(e->group, 0);
@@ -67,12 +67,12 @@ CDP__PRIVATE void cdp__elastic_attend(cdp_elastic *e, uint64_t until_ns) {
 
 /* Called before a function of the program. Polls, and begins a new time away: the time until the
    function returns is the program's. */
-CDP__PRIVATE void cdp__elastic_go_away(cdp_elastic *e) {
+CDP__PRIVATE void cdp__elastic_before_callback(cdp_elastic *e) {
     if (e->no_thread) cdp__elastic_visit(e, 0, 0);
 }
 
 /* Called after that function has returned. Keeps this thread's last error. */
-CDP__PRIVATE void cdp__elastic_come_back(cdp_elastic *e) {
+CDP__PRIVATE void cdp__elastic_after_callback(cdp_elastic *e) {
     const cdp_error why = *cdp_last_error();
     cdp__elastic_attend(e, 0);
     *cdp__error_slot() = why;

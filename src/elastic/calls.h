@@ -51,12 +51,12 @@ CDP__PRIVATE void cdp__elastic_now_of(cdp_elastic *e, cdp_elastic_now *now) {
     now->received = e->received;
     now->cause = e->cause;
     e->changed = e->received = false;
-    if (e->told != p->epoch) e->agreed = 0;
-    e->told = p->epoch;
+    if (e->reported != p->epoch) e->agreed = 0;
+    e->reported = p->epoch;
 }
 
 /* The program asked to leave. Lock held; given back meanwhile. */
-CDP__PRIVATE cdp_status cdp__elastic_go(cdp_elastic *e) {
+CDP__PRIVATE cdp_status cdp__elastic_leave_job(cdp_elastic *e) {
     const uint64_t k = e->place.epoch;
     char why[160];
     cdp_status st;
@@ -83,8 +83,8 @@ CDP__PRIVATE void cdp__elastic_end_group(cdp_elastic *e, cdp_group *group) {
     if (!group) return;
 #ifndef CDP_NO_FRAMES
     if (e->no_thread) {
-        cdp_group_destroy(e->dying);
-        e->dying = group;
+        cdp_group_destroy(e->closing);
+        e->closing = group;
         return;
     }
 #endif
@@ -92,9 +92,9 @@ CDP__PRIVATE void cdp__elastic_end_group(cdp_elastic *e, cdp_group *group) {
         cdp_group_destroy(group);
         return;
     }
-    if (e->burying) e->os->threads.join(e->os, e->burying);
-    e->burying = e->os->threads.start(e->os, cdp__elastic_end_group_now, group);
-    if (!e->burying) cdp_group_destroy(group);
+    if (e->destroyer) e->os->threads.join(e->os, e->destroyer);
+    e->destroyer = e->os->threads.start(e->os, cdp__elastic_end_group_now, group);
+    if (!e->destroyer) cdp_group_destroy(group);
 }
 
 /* The group of the epoch before stays until the call after the one that said `changed`. */
@@ -188,7 +188,7 @@ CDP__PRIVATE cdp_status cdp__elastic_give_up(cdp_elastic *e, uint64_t k, bool jo
 
 /* True if the program has asked to leave and may: no rank receives state from this process now, and
    no decision relies on it. Lock held. */
-CDP__PRIVATE bool cdp__elastic_may_go(const cdp_elastic *e) {
+CDP__PRIVATE bool cdp__elastic_may_leave(const cdp_elastic *e) {
     const cdp__elastic_place *p = &e->place;
     if (!e->leaving[0]) return false;
     if (p->phase == CDP__ELASTIC_RUNNING || p->phase == CDP__ELASTIC_WAITING) return true;
@@ -234,7 +234,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (e->failure.status != CDP_OK) return cdp__elastic_set_error(&e->failure);
         if (e->place.phase != CDP__ELASTIC_RUNNING) cdp__elastic_has_patience(e);
         if (e->ended) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_finish() has ended the job");
-        if (cdp__elastic_may_go(e)) return cdp__elastic_go(e);
+        if (cdp__elastic_may_leave(e)) return cdp__elastic_leave_job(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
             cdp__elastic_unlock(e);
             st = cdp__elastic_enter(e);
@@ -336,8 +336,8 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     *all = false;
     cdp__elastic_attend(e, 0);
     cdp__elastic_lock(e);
-    may = e->told && !e->ended && e->failure.status == CDP_OK;
-    group = e->place.epoch == e->told ? e->group : NULL;
+    may = e->reported && !e->ended && e->failure.status == CDP_OK;
+    group = e->place.epoch == e->reported ? e->group : NULL;
     cdp__elastic_unlock(e);
     if (!may) return cdp__fail(CDP_ERR_STATE, "cdp_elastic_agree: call cdp_elastic_next() before");
     /* Epoch and number are those that this thread has seen. The thread of this header may be in a
@@ -354,7 +354,7 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     }
     /* the first rank that sets the key also decides for ranks on which the operation failed */
     cdp__elastic_key(
-        e, key, "agree/%llu/%llu", (unsigned long long)e->told, (unsigned long long)number);
+        e, key, "agree/%llu/%llu", (unsigned long long)e->reported, (unsigned long long)number);
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
     if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
     cdp_store_free(e->store, data);

@@ -81,9 +81,9 @@ CDP__PRIVATE cdp_status cdp__elastic_await_all(
 }
 
 /* All members are inside cdp_elastic_next(). */
-CDP__PRIVATE void cdp__elastic_all_met(cdp_elastic *e, uint64_t k) {
+CDP__PRIVATE void cdp__elastic_all_present(cdp_elastic *e, uint64_t k) {
     cdp__elastic_lock(e);
-    e->met = k;
+    e->present_epoch = k;
     cdp__elastic_unlock(e);
 }
 
@@ -104,7 +104,7 @@ CDP__PRIVATE cdp_status cdp__elastic_gather_with(
     rq.key_count = d->size;
     while (st == CDP_OK) {
         st = cdp__elastic_await_all(e, d, &rq, deadline);
-        if (st == CDP_OK) cdp__elastic_all_met(e, d->epoch);
+        if (st == CDP_OK) cdp__elastic_all_present(e, d->epoch);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
         st = cdp__elastic_doubts(e, d, rank, &doubt);
@@ -298,7 +298,7 @@ CDP__PRIVATE cdp_status cdp__elastic_fill(
         now.old_rank = d->members[rank].old_rank;
         now.cause = d->cause;
         e->shown = true;
-        cdp__elastic_go_away(e);
+        cdp__elastic_before_callback(e);
         st = cdp__elastic_returned(e, group, "connected", e->desc.connected(e->desc.user, &now));
     }
     return st == CDP_OK ? cdp__elastic_transfer_all(e, group, d, rank) : st;

@@ -96,12 +96,12 @@ CDP__PRIVATE cdp_status cdp__elastic_defaults(cdp_elastic *e, const cdp_elastic_
 CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     const cdp_os *os = e->os;
     if (e->thread) os->threads.join(os, e->thread);
-    if (e->burying) os->threads.join(os, e->burying);
+    if (e->destroyer) os->threads.join(os, e->destroyer);
     cdp__elastic_close_all(e);
 #ifndef CDP_NO_FRAMES
     cdp__elastic_trial_stop(e);
 #endif
-    cdp_group_destroy(e->dying);
+    cdp_group_destroy(e->closing);
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
     cdp_group_destroy(e->middle);

@@ -122,7 +122,7 @@ CDP__PRIVATE cdp_status cdp__elastic_doubts(
    cdp__elastic_doubts(). Lock held. */
 CDP__PRIVATE bool cdp__elastic_is_awaited(const cdp_elastic *e) {
     const uint64_t since = cdp__max(e->watch.asked_ns, e->epoch_ns);
-    return e->place.phase == CDP__ELASTIC_JOINED && e->met != e->place.epoch
+    return e->place.phase == CDP__ELASTIC_JOINED && e->present_epoch != e->place.epoch
         && cdp__elastic_now_ns(e) - since >= CDP__ELASTIC_SLICE_MS * CDP__MS;
 }
 
@@ -146,8 +146,8 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_doubts(cdp_elastic *e, uint64_t k) {
 
    The question is a key that any of them removes, in each phase. Nobody concludes from silence that
    another history may begin: members that do not reach the store may go on without it. */
-#define CDP__ELASTIC_HEAR_MS 1000u /* how often members look, where the store is near */
-#define CDP__ELASTIC_HEAR_TRIPS 8u
+#define CDP__ELASTIC_QUESTION_MS 1000u /* how often members look, where the store is near */
+#define CDP__ELASTIC_QUESTION_TRIPS 8u
 #define CDP__ELASTIC_LIVE_MS 5000u /* newcomers ask again so long after an answer */
 
 /* What a newcomer knows of the members. */
@@ -161,10 +161,10 @@ CDP__PRIVATE void cdp__elastic_ask_key(const cdp_elastic *e, char out[CDP__ELAST
     cdp__elastic_key(e, out, "ask");
 }
 
-/* How often members look: less often than for trials, see cdp__elastic_news(). */
-CDP__PRIVATE uint32_t cdp__elastic_hear_ms(const cdp__elastic_decision *d) {
-    return CDP__ELASTIC_HEAR_MS + cdp__elastic_large_ms(d)
-        + CDP__ELASTIC_HEAR_TRIPS * cdp__elastic_round_trip_ms(d);
+/* How often members look: less often than for trials, see cdp__elastic_check_newcomers(). */
+CDP__PRIVATE uint32_t cdp__elastic_question_ms(const cdp__elastic_decision *d) {
+    return CDP__ELASTIC_QUESTION_MS + cdp__elastic_large_ms(d)
+        + CDP__ELASTIC_QUESTION_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 /* They look twice within it, and may wait before for what they have asked; the answer, and the look
@@ -173,7 +173,7 @@ CDP__PRIVATE uint64_t cdp__elastic_silence_ms(
     const cdp_elastic *e, const cdp__elastic_decision *d) {
     const uint64_t own_ms = cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
     const uint32_t settle_ms = cdp__elastic_settle_ms(d, e->desc.settle_ms);
-    return settle_ms + 2ull * cdp__elastic_hear_ms(d) + CDP__ELASTIC_SETTLE_TRIPS * own_ms
+    return settle_ms + 2ull * cdp__elastic_question_ms(d) + CDP__ELASTIC_SETTLE_TRIPS * own_ms
         + (e->no_thread ? e->tcp.group.timeout_ms : 0);
 }
 
@@ -207,9 +207,9 @@ CDP__PRIVATE cdp_status cdp__elastic_silent(
 }
 
 /* Whether this member looks now for that question. Lock held. */
-CDP__PRIVATE bool cdp__elastic_hears(const cdp_elastic *e) {
-    const uint64_t since = cdp__max(e->watch.heard_ns, e->epoch_ns);
-    return cdp__elastic_now_ns(e) - since >= cdp__elastic_hear_ms(&e->d) * CDP__MS;
+CDP__PRIVATE bool cdp__elastic_reads_question(const cdp_elastic *e) {
+    const uint64_t since = cdp__max(e->watch.question_ns, e->epoch_ns);
+    return cdp__elastic_now_ns(e) - since >= cdp__elastic_question_ms(&e->d) * CDP__MS;
 }
 
 /* Removes it, if it is there. */
@@ -220,7 +220,7 @@ CDP__PRIVATE cdp_status cdp__elastic_answer_newcomers(cdp_elastic *e) {
     cdp__elastic_ask_key(e, key);
     st = cdp__elastic_there(e, e->watched, key, &there);
     if (st == CDP_OK && there) st = cdp__elastic_put(e, e->watched, CDP_STORE_DELETE, key, NULL, 0);
-    e->watch.heard_ns = cdp__elastic_now_ns(e);
+    e->watch.question_ns = cdp__elastic_now_ns(e);
     return st;
 }
 

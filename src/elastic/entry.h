@@ -178,7 +178,7 @@ CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decisio
    tickets there were last, and since when. *won: the decision that makes the first epoch, if this
    process has proposed one; its members are allocated. */
 CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elastic_get *in,
-    uint32_t *seen, uint64_t *since_ns, cdp__elastic_decision *won) {
+    uint32_t *ticket_count, uint64_t *since_ns, cdp__elastic_decision *won) {
     cdp__elastic_decision none;
     cdp__elastic_ticket *tickets;
     cdp__elastic_verdict verdict;
@@ -190,8 +190,8 @@ CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elas
     v.old = &none;
     st = cdp__elastic_tickets_of(e, e->store, 0, in->data, in->bytes, &tickets, &v.ticket_count);
     if (st != CDP_OK) return st;
-    if (v.ticket_count != *seen) {
-        *seen = v.ticket_count;
+    if (v.ticket_count != *ticket_count) {
+        *ticket_count = v.ticket_count;
         *since_ns = cdp__elastic_now_ns(e);
     }
     v.tickets = tickets;
@@ -224,18 +224,18 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh_as(
     cdp_elastic *e, const char *mine, cdp__elastic_decision *d) {
     cdp__elastic_get g[CDP__ELASTIC_BEFORE];
     cdp__elastic_decision first;
-    bool gone;
+    bool ended;
     uint64_t said;
     cdp_status st = cdp__elastic_read_before(e, mine, g);
     if (st != CDP_OK) return st;
-    gone = g[CDP__ELASTIC_USED].data != NULL;
+    ended = g[CDP__ELASTIC_USED].data != NULL;
     said = cdp__elastic_number((const char *)g[CDP__ELASTIC_NOW].data);
     st = cdp__elastic_decision_of(
         e, 1, g[CDP__ELASTIC_FIRST].data, g[CDP__ELASTIC_FIRST].bytes, &first);
     cdp__elastic_get_free(e->store, g, CDP__ELASTIC_BEFORE);
     if (st == CDP_OK && first.members && !cdp__elastic_follow(e, d, &first))
         st = cdp__elastic_newest(e, d, cdp__max(said, 2));
-    if (st == CDP_OK && (gone || e->place.epoch))
+    if (st == CDP_OK && (ended || e->place.epoch))
         st = cdp__fail(CDP_ERR_INVALID,
             "cdp_elastic_create: the id %s was used before in the job \"%s\"; each process needs "
             "one of its own",
@@ -259,12 +259,12 @@ CDP__PRIVATE cdp_status cdp__elastic_fresh(cdp_elastic *e, cdp__elastic_decision
    live one. */
 CDP__PRIVATE cdp_status cdp__elastic_anybody(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t *dead) {
-    bool gone = true, over = false;
+    bool ended = true, over = false;
     char key[CDP__ELASTIC_KEY];
     cdp_status st = CDP_OK;
-    while (st == CDP_OK && gone && *dead < d->size) {
-        st = cdp__elastic_has_ended(e, e->store, d->members[*dead].id, &gone);
-        *dead += st == CDP_OK && gone;
+    while (st == CDP_OK && ended && *dead < d->size) {
+        st = cdp__elastic_has_ended(e, e->store, d->members[*dead].id, &ended);
+        *dead += st == CDP_OK && ended;
     }
     if (st != CDP_OK || !d->size || *dead < d->size) return st;
     cdp__elastic_key(e, key, "final"); /* written before members end in good order */
@@ -281,18 +281,18 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
 
 /* What a process that waits for its first epoch reads again and again. */
 enum {
-    CDP__ELASTIC_FINAL,                          /* the job is over */
-    CDP__ELASTIC_NEXT,                           /* the decision after the newest one */
-    CDP__ELASTIC_TICKETS,                        /* before the first epoch */
-    CDP__ELASTIC_UNHEARD = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
+    CDP__ELASTIC_FINAL,                        /* the job is over */
+    CDP__ELASTIC_NEXT,                         /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS,                      /* before the first epoch */
+    CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
     CDP__ELASTIC_ENTERS
 };
 
 /* What such a process has seen. */
 typedef struct cdp__elastic_entry {
-    uint32_t seen;     /* tickets, before the first epoch */
-    uint64_t since_ns; /* since when there are so many */
-    uint32_t dead;     /* members that are known to be gone */
+    uint32_t ticket_count; /* tickets, before the first epoch */
+    uint64_t since_ns;     /* since when there are so many */
+    uint32_t dead;         /* members that are known to be gone */
     cdp__elastic_silence silence;
 } cdp__elastic_entry;
 
@@ -308,21 +308,22 @@ CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     cdp__elastic_key(e, g[CDP__ELASTIC_FINAL].key, "final");
     cdp__elastic_key(e, g[CDP__ELASTIC_NEXT].key, "e/%llu", (unsigned long long)(before + 1));
     if (before)
-        cdp__elastic_ask_key(e, g[CDP__ELASTIC_UNHEARD].key);
+        cdp__elastic_ask_key(e, g[CDP__ELASTIC_QUERY].key);
     else
         cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
     st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_ENTERS);
     if (st != CDP_OK) return st;
-    if (before && g[CDP__ELASTIC_UNHEARD].data)
+    if (before && g[CDP__ELASTIC_QUERY].data)
         cdp__text_foreign(
-            asked, sizeof asked, g[CDP__ELASTIC_UNHEARD].data, g[CDP__ELASTIC_UNHEARD].bytes);
+            asked, sizeof asked, g[CDP__ELASTIC_QUERY].data, g[CDP__ELASTIC_QUERY].bytes);
     if (g[CDP__ELASTIC_FINAL].data)
         st = cdp__fail(CDP_ERR_STATE, "cdp_elastic_create: the job \"%s\" is over", e->job);
     else
         st = cdp__elastic_decision_of(
             e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
     if (st == CDP_OK && !before && !next.members)
-        st = cdp__elastic_found_first(e, &g[CDP__ELASTIC_TICKETS], &n->seen, &n->since_ns, &next);
+        st = cdp__elastic_found_first(
+            e, &g[CDP__ELASTIC_TICKETS], &n->ticket_count, &n->since_ns, &next);
     cdp__elastic_get_free(e->store, g, CDP__ELASTIC_ENTERS);
     if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
         st = cdp__elastic_newest(e, d, d->epoch + 1);
@@ -367,18 +368,18 @@ CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision
    newcomers. */
 CDP__PRIVATE cdp_status cdp__elastic_too_few(
     cdp_elastic *e, const cdp__elastic_decision *d, bool *few) {
-    bool *gone;
+    bool *ended;
     uint32_t r, live = 0;
     cdp_status st;
     *few = d->size < e->desc.min_ranks;
     if (*few || !d->size) return CDP_OK;
-    gone = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *gone);
-    if (!gone) return cdp__fail_nomem("a list of members", d->size);
+    ended = (bool *)cdp__alloc_zero(e->os, d->size * sizeof *ended);
+    if (!ended) return cdp__fail_nomem("a list of members", d->size);
     st = cdp__elastic_have_ended(
-        e, e->store, d->members[0].id, sizeof *d->members, gone, sizeof *gone, d->size);
+        e, e->store, d->members[0].id, sizeof *d->members, ended, sizeof *ended, d->size);
     for (r = 0; r < d->size; ++r)
-        live += !gone[r];
-    cdp__free(e->os, gone);
+        live += !ended[r];
+    cdp__free(e->os, ended);
     *few = live < e->desc.min_ranks;
     return st;
 }
@@ -394,7 +395,7 @@ CDP__PRIVATE cdp_status cdp__elastic_ask_again(
     cdp_status st = CDP_OK;
     if (e->stage != CDP__ELASTIC_ASKS) return CDP_OK;
 #ifndef CDP_NO_FRAMES
-    st = cdp__elastic_be_tried(e, d->epoch);
+    st = cdp__elastic_join_trial(e, d->epoch);
     if (st == CDP_OK && e->stage == CDP__ELASTIC_TRIED)
         return cdp__elastic_hand_in_as(e, CDP__ELASTIC_TRIED);
 #endif
@@ -435,7 +436,7 @@ CDP__PRIVATE cdp_status cdp__elastic_enter(cdp_elastic *e) {
         if (d.epoch) st = cdp__elastic_ask_again(e, &d, &ended_ns);
         if (e->stage == CDP__ELASTIC_TRIED) break;
         if (st == CDP_OK && cdp__elastic_now_ns(e) >= deadline)
-            st = cdp__elastic_nobody(e, &d, n.seen);
+            st = cdp__elastic_nobody(e, &d, n.ticket_count);
         cdp__elastic_key(e, key, "e/%llu", (unsigned long long)(d.epoch + 1));
         if (st == CDP_OK)
             st =

@@ -46,7 +46,7 @@ typedef struct cdp__elastic_ticket {
     uint8_t id[CDP__ELASTIC_ID_BYTES];
     uint64_t step, samples;
     uint32_t round_trip_ms; /* between its process and the store */
-    bool gone;              /* its process has ended */
+    bool ended;             /* its process has ended */
     bool asks;              /* to be tried, or says that it was: not yet to be taken in */
     bool untried;           /* it asks, and no later ticket is of the same process */
 } cdp__elastic_ticket;
@@ -184,7 +184,7 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
     uint32_t i;
     for (i = v->old->tickets; i < v->ticket_count && out->size < v->max_ranks; ++i) {
         out->tickets = i + 1;
-        if (v->tickets[i].gone || v->tickets[i].asks) continue;
+        if (v->tickets[i].ended || v->tickets[i].asks) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].on_trial = v->old->epoch > 0;
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
@@ -212,9 +212,9 @@ CDP__PRIVATE bool cdp__elastic_draw_trial(
         out->members[r].round_trip_ms = old->members[r].round_trip_ms;
     }
     for (i = 0; i < v->ticket_count; ++i)
-        ask += v->tickets[i].untried && !v->tickets[i].gone;
+        ask += v->tickets[i].untried && !v->tickets[i].ended;
     for (i = 0; i < v->ticket_count; ++i) {
-        if (!v->tickets[i].untried || v->tickets[i].gone) continue;
+        if (!v->tickets[i].untried || v->tickets[i].ended) continue;
         if (failures && ++at != ask - (failures - 1) % ask) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;

@@ -67,10 +67,10 @@ typedef struct cdp__elastic_watch {
     bool reads; /* no_thread: `tickets` reads them; it may take several polls */
     cdp__store_call tickets;
     char tickets_key[CDP__ELASTIC_KEY];
-    uint64_t tickets_ns; /* when this process began to look for newcomers last */
-    uint64_t asked_ns;   /* when it looked last whether others ask if it lives */
-    uint64_t heard_ns;   /* the same of newcomers */
-    bool hears;          /* `tickets` looks for their question */
+    uint64_t tickets_ns;  /* when this process began to look for newcomers last */
+    uint64_t asked_ns;    /* when it looked last whether others ask if it lives */
+    uint64_t question_ns; /* the same of newcomers */
+    bool reads_question;  /* `tickets` looks for their question */
 } cdp__elastic_watch;
 
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */
@@ -85,7 +85,7 @@ typedef struct cdp__elastic_trial {
     uint32_t newcomers;            /* the last ranks of the group */
     cdp_store *store;              /* for it alone; NULL: e->store */
     uint32_t failures;             /* rank 0: attempts that failed in a row */
-    uint32_t seen;                 /* rank 0: tickets, when it read them last */
+    uint32_t ticket_count;         /* rank 0: tickets, when it read them last */
     uint64_t due_ns;               /* rank 0: when the next one may begin */
     bool announced;                /* rank 0: its keys are in the store */
     bool asked;                    /* rank 0: somebody did, when it read them */
@@ -120,8 +120,8 @@ struct cdp_elastic {
     uint8_t stage;            /* cdp__elastic_stage */
     char untried[160];        /* of a newcomer: why the last attempt failed; "": there was none */
     /* of the thread in cdp_elastic_next() */
-    void *burying;      /* a thread that destroys a group; NULL: none was started */
-    cdp_group *dying;   /* no_thread: a group that is being left */
+    void *destroyer;    /* a thread that destroys a group; NULL: none was started */
+    cdp_group *closing; /* no_thread: a group that is being left */
     uint64_t looked_ns; /* no_thread: the end of the last poll */
     uint64_t away_ns;   /* no_thread: the longest recent time without a poll */
     uint64_t back_ns;   /* no_thread: when that one ended */
@@ -131,7 +131,7 @@ struct cdp_elastic {
     bool refused;      /* connected() or load() returned an error: it starts no turn */
     bool shown;        /* connected() was called with `group` */
     cdp_group *middle; /* connected() alone has seen it, and for no later group it was called */
-    uint64_t told;     /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
+    uint64_t reported; /* the epoch that the last cdp_elastic_next() reported; 0: none yet */
     uint64_t agreed;   /* calls of cdp_elastic_agree() in that epoch */
     /* guarded by mutex from here on */
     cdp__elastic_place place;
@@ -140,14 +140,14 @@ struct cdp_elastic {
     cdp_group *retired;      /* of the epoch before: the program may still hold it */
     cdp_error failure;       /* status CDP_OK: none; else this process cannot go on */
     bool stop, changed, received, ended;
-    bool few;            /* this turn waits for newcomers: too few ranks are left */
-    bool handed_in;      /* others may have seen this id */
-    bool left;           /* the others know, or have decided, that this process is out */
-    char leaving[100];   /* why; "": it stays */
-    char cause[160];     /* of now.cause */
-    uint64_t met;        /* the last epoch whose members were all in cdp_elastic_next() */
-    uint64_t epoch_ns;   /* when this epoch began here, or this process arrived */
-    uint64_t patient_ns; /* until when a call of the program waits for the store; 0: store_ms */
+    bool few;               /* this turn waits for newcomers: too few ranks are left */
+    bool handed_in;         /* others may have seen this id */
+    bool left;              /* the others know, or have decided, that this process is out */
+    char leaving[100];      /* why; "": it stays */
+    char cause[160];        /* of now.cause */
+    uint64_t present_epoch; /* the last epoch whose members were all in cdp_elastic_next() */
+    uint64_t epoch_ns;      /* when this epoch began here, or this process arrived */
+    uint64_t patient_ns;    /* until when a call of the program waits for the store; 0: store_ms */
     cdp__elastic_past past[CDP__ELASTIC_PASTS];
     uint64_t pasts;
 };

@@ -400,7 +400,7 @@ CDP__PRIVATE cdp_status cdp__quorum_swap(
 
 /* Whether a majority of the servers has seen the process end whose last will is under this key. A
    read of it took so long just now. */
-CDP__PRIVATE bool cdp__quorum_has_will(cdp__quorum_store *s, cdp_bytes key, uint64_t took_ns) {
+CDP__PRIVATE bool cdp__quorum_has_last_will(cdp__quorum_store *s, cdp_bytes key, uint64_t took_ns) {
     const uint32_t need = cdp__quorum_majority(s->q.count);
     const uint64_t limit_ns = CDP__QUORUM_PATIENCE_NS + CDP__QUORUM_READS * took_ns;
     const uint64_t end = cdp__quorum_now(s) + cdp__min(limit_ns, s->answer_ms * CDP__MS);
@@ -436,7 +436,7 @@ CDP__PRIVATE cdp_status cdp__quorum_get(void *user, cdp_bytes key, cdp_bytes *va
     cdp__quorum_store *s = (cdp__quorum_store *)user;
     const uint64_t folder = s->will_folder ? strlen(s->will_folder) : UINT64_MAX;
     const uint64_t begun = cdp__quorum_now(s);
-    cdp_bytes gone;
+    cdp_bytes ended;
     cdp_status st = cdp__quorum_open(s, key);
     if (st != CDP_OK) return st;
     cdp__quorum_begin(&s->q, 0);
@@ -445,11 +445,11 @@ CDP__PRIVATE cdp_status cdp__quorum_get(void *user, cdp_bytes key, cdp_bytes *va
     *value = s->value;
     if (s->q.next.present) return CDP_OK;
     if (key.bytes <= folder || memcmp(key.data, s->will_folder, (size_t)folder) != 0
-        || !cdp__quorum_has_will(s, key, cdp__quorum_now(s) - begun))
+        || !cdp__quorum_has_last_will(s, key, cdp__quorum_now(s) - begun))
         return CDP_PENDING;
-    gone.data = "its process ended";
-    gone.bytes = strlen("its process ended");
-    st = cdp__quorum_swap(s, key, NULL, &gone);
+    ended.data = "its process ended";
+    ended.bytes = strlen("its process ended");
+    st = cdp__quorum_swap(s, key, NULL, &ended);
     return st < 0 ? st : cdp__quorum_get(s, key, value);
 }
 

@@ -75,7 +75,7 @@ CDP__PRIVATE cdp_status cdp__shrink_arrive(
 }
 
 /* One look: proposes if it is time. *wait_ms: when to look again. */
-CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elastic_settle *settle,
+CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *dead, cdp__elastic_settle *settle,
     uint64_t *wait_ms, uint32_t *there, cdp__elastic_decision *won) {
     char key[CDP__ELASTIC_KEY];
     const uint64_t now = cdp__elastic_now_ns(e);
@@ -86,7 +86,7 @@ CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elasti
     cdp_status st;
     memset(&t, 0, sizeof t);
     t.d = &e->d;
-    t.gone = gone;
+    t.dead = dead;
     t.rank = e->place.rank;
     t.since_ms = cdp__elastic_waited_ms(settle, now, e->desc.settle_ms);
     t.settle_ms = e->desc.settle_ms;
@@ -98,9 +98,9 @@ CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elasti
         *there += cdp__elastic_arrival_of(&e->d, i, arrivals, t.count) != NULL;
     for (i = 0; i < t.count; ++i)
         if (arrivals[i].samples && arrivals[i].samples <= e->d.size)
-            gone[arrivals[i].samples - 1] = true;
+            dead[arrivals[i].samples - 1] = true;
     for (i = 0; i < t.count; ++i) /* a member that calls is alive, even if it was reported dead */
-        if (arrivals[i].rank < e->d.size) gone[arrivals[i].rank] = false;
+        if (arrivals[i].rank < e->d.size) dead[arrivals[i].rank] = false;
     *wait_ms = 0;
     memset(won, 0, sizeof *won);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
@@ -115,7 +115,7 @@ CDP__PRIVATE cdp_status cdp__shrink_look(cdp_elastic *e, bool *gone, cdp__elasti
 /* Until there is a decision; its members are allocated. Without a progress thread this one tells
    the others that the group has failed: some of them may be inside its operations. */
 CDP__PRIVATE cdp_status cdp__shrink_decide(
-    cdp_elastic *e, cdp_group *group, bool *gone, cdp__elastic_decision *d) {
+    cdp_elastic *e, cdp_group *group, bool *dead, cdp__elastic_decision *d) {
     const uint32_t timeout_ms = cdp_group_desc_of(group)->timeout_ms;
     const uint64_t deadline = cdp__deadline(e->os, timeout_ms);
     cdp__elastic_settle settle = {0, 0, 0};
@@ -134,7 +134,7 @@ CDP__PRIVATE cdp_status cdp__shrink_decide(
                 "cdp_group_shrink: %u of %u ranks came within timeout_ms of the group, %u ms, and "
                 "min_ranks is %u",
                 there, e->d.size, timeout_ms, e->desc.min_ranks);
-        st = cdp__shrink_look(e, gone, &settle, &wait_ms, &there, d);
+        st = cdp__shrink_look(e, dead, &settle, &wait_ms, &there, d);
         if (st != CDP_OK || d->members) return st;
         if (st == CDP_OK && !group->w->thread) {
             (void)cdp_poll(group, 0);
@@ -185,7 +185,7 @@ CDP_API cdp_status cdp_group_shrink(
     const uint32_t size = cdp_size(group);
     cdp__elastic_decision d;
     cdp_elastic *e;
-    bool *gone;
+    bool *dead;
     uint32_t lost = UINT32_MAX;
     cdp_status st = cdp__shrink_check(group, desc, out);
     if (st == CDP_OK) st = cdp__alive(group, "cdp_group_shrink");
@@ -205,13 +205,13 @@ CDP_API cdp_status cdp_group_shrink(
     cdp__format(e->job, sizeof e->job, "%s/%llx", desc->job ? desc->job : "shrink",
         (unsigned long long)group->channel);
     e->d.members = (cdp__elastic_member *)cdp__alloc(e->os, size * sizeof *e->d.members);
-    gone = (bool *)cdp__alloc_zero(e->os, size * sizeof *gone);
-    if (!e->d.members || !gone) st = cdp__fail_nomem("a list of members", size);
+    dead = (bool *)cdp__alloc_zero(e->os, size * sizeof *dead);
+    if (!e->d.members || !dead) st = cdp__fail_nomem("a list of members", size);
     if (st == CDP_OK) st = cdp__shrink_arrive(e, group, desc, lost);
-    if (st == CDP_OK) st = cdp__shrink_decide(e, group, gone, &d);
+    if (st == CDP_OK) st = cdp__shrink_decide(e, group, dead, &d);
     if (st == CDP_OK) st = cdp__shrink_make(e, group, &d, steps, out);
     cdp__free(e->os, d.members);
-    cdp__free(e->os, gone);
+    cdp__free(e->os, dead);
     cdp__free(e->os, e->d.members);
     cdp__free(e->os, e);
     return st;

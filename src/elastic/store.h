@@ -350,11 +350,11 @@ CDP__PRIVATE cdp_status cdp__elastic_read_records(
 }
 
 CDP__PRIVATE cdp_status cdp__elastic_has_ended(
-    cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *gone) {
+    cdp_elastic *e, cdp_store *s, const uint8_t *id, bool *ended) {
     char key[CDP__ELASTIC_KEY], hex[2 * CDP__ELASTIC_ID_BYTES + 1];
     cdp__elastic_hex(id, hex);
     cdp__elastic_key(e, key, "gone/%s", hex);
-    return cdp__elastic_there(e, s, key, gone);
+    return cdp__elastic_there(e, s, key, ended);
 }
 
 /* Of a list of tickets: process number i asks, and has no later one. */
@@ -368,10 +368,10 @@ CDP__PRIVATE bool cdp__elastic_untried(
 
 #define CDP__ELASTIC_TOGETHER 16u /* keys that are read, or deleted, at the same time */
 
-/* Of `count` processes, which are known to be gone; *gone true: that is known already. The strides
+/* Of `count` processes, which are known to be gone; *ended true: that is known already. The strides
    are those of the arrays that contain the ids, and the answers. */
 CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, const uint8_t *id,
-    uint64_t id_stride, bool *gone, uint64_t gone_stride, uint32_t count) {
+    uint64_t id_stride, bool *ended, uint64_t ended_stride, uint32_t count) {
     const uint64_t room = cdp__min(count, CDP__ELASTIC_TOGETHER) * sizeof(cdp__elastic_get);
     cdp__elastic_get *g;
     bool *of[CDP__ELASTIC_TOGETHER];
@@ -383,7 +383,7 @@ CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, co
     while (st == CDP_OK && i < count) {
         for (n = 0; i < count && n < CDP__ELASTIC_TOGETHER; ++i) {
             char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
-            bool *const at = (bool *)((uint8_t *)gone + i * gone_stride);
+            bool *const at = (bool *)((uint8_t *)ended + i * ended_stride);
             if (*at) continue;
             of[n] = at;
             cdp__elastic_hex(id + i * id_stride, hex);
@@ -419,11 +419,11 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->round_trip_ms = records[i].round_trip_ms;
         t->asks = records[i].asks || records[i].tried;
         t->untried = cdp__elastic_untried(records, *count, i);
-        t->gone = !t->untried && (t->asks || i < from); /* it does not matter of these */
+        t->ended = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
     if (st == CDP_OK)
         st = cdp__elastic_have_ended(
-            e, s, (*list)->id, sizeof **list, &(*list)->gone, sizeof **list, *count);
+            e, s, (*list)->id, sizeof **list, &(*list)->ended, sizeof **list, *count);
     cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);

@@ -55,7 +55,7 @@ typedef struct cdp__elastic_transfer {
 CDP__PRIVATE cdp_status cdp__elastic_returned(
     cdp_elastic *e, cdp_group *group, const char *name, cdp_status st) {
     const cdp_error why = *cdp_last_error();
-    cdp__elastic_come_back(e);
+    cdp__elastic_after_callback(e);
     if (st == CDP_OK) return st;
     if (cdp__elastic_is_loss(cdp_group_status(group))) return cdp_last_error()->status;
     e->refused = true;
@@ -296,9 +296,9 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_bytes(
 
 CDP__PRIVATE uint64_t cdp__elastic_save(cdp_elastic *e, void *data, uint64_t room) {
     uint64_t bytes;
-    cdp__elastic_go_away(e);
+    cdp__elastic_before_callback(e);
     bytes = e->desc.save(e->desc.user, data, room);
-    cdp__elastic_come_back(e);
+    cdp__elastic_after_callback(e);
     return bytes;
 }
 
@@ -368,7 +368,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_end(cdp__elastic_transfer *t) {
     cdp__elastic_unlock(e);
     if (!in) return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before its state was there");
     (void)cdp__elastic_each_entry(t, true);
-    if (t->has_blob) cdp__elastic_go_away(e);
+    if (t->has_blob) cdp__elastic_before_callback(e);
     if (t->has_blob)
         st = cdp__elastic_returned(e, t->group, "load", d->load(d->user, t->blob, t->blob_bytes));
     return st == CDP_OK ? cdp_barrier(t->group) : st;

@@ -90,7 +90,7 @@ CDP__PRIVATE uint32_t cdp__elastic_waiting(
     const cdp__elastic_ticket *tickets, uint32_t from, uint32_t count) {
     uint32_t i, n = 0;
     for (i = from; i < count; ++i)
-        n += !tickets[i].gone && !tickets[i].asks;
+        n += !tickets[i].ended && !tickets[i].asks;
     return n;
 }
 
@@ -154,7 +154,7 @@ CDP__PRIVATE uint32_t cdp__elastic_rank_in(const cdp__elastic_decision *d, const
     return r;
 }
 
-CDP__PRIVATE bool cdp__elastic_trial_goes_on(const cdp_elastic *e) {
+CDP__PRIVATE bool cdp__elastic_trial_runs(const cdp_elastic *e) {
     return e->trial.starting || e->trial.group;
 }
 
@@ -200,7 +200,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
     return cdp_start(tr->group, &rq, &tr->work);
 }
 
-/* How long a member may take for a client of its own: it hears no alarm meanwhile, and others wait
+/* How long a member may take for a client of its own: it reads no alarm meanwhile, and others wait
    for it as long. Connecting takes up to 8 round trips. */
 CDP__PRIVATE uint32_t cdp__elastic_clone_ms(const cdp_elastic *e) {
     const uint32_t settle_ms = cdp__elastic_settle_ms(&e->d, e->desc.settle_ms);
@@ -227,7 +227,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_read(cdp_elastic *e, uint64_t k) {
     cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
     cdp__elastic_decision d;
     cdp_status st;
-    if (cdp__elastic_trial_goes_on(e)) return CDP_OK;
+    if (cdp__elastic_trial_runs(e)) return CDP_OK;
     st = cdp__elastic_read_trial(e, e->store, k, &d);
     if (st == CDP_OK && d.members && d.epoch > tr->number) cdp__elastic_trial_begin(e, &d, k);
     cdp__free(e->os, d.members);
@@ -257,13 +257,13 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_call(
     if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
     *asked = cdp__elastic_draw_trial(v, tr->failures, &d);
     if (!*asked) tr->failures = 0;
-    if (*asked && !cdp__elastic_trial_goes_on(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
+    if (*asked && !cdp__elastic_trial_runs(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
         d.epoch = tr->number + 1;
         d.cool = (uint32_t)cdp__min(tr->failures, CDP__ELASTIC_COOL);
         st = cdp__elastic_put_trial(e, k, &d);
         tr->announced = true;
         if (st == CDP_OK) cdp__elastic_trial_begin(e, &d, k);
-        if (st == CDP_OK && !cdp__elastic_trial_goes_on(e)) st = cdp__elastic_trial_ended(e, false);
+        if (st == CDP_OK && !cdp__elastic_trial_runs(e)) st = cdp__elastic_trial_ended(e, false);
     }
     cdp__free(e->os, d.members);
     return st;
@@ -289,7 +289,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_step(cdp_elastic *e, uint32_t budget_
 }
 
 /* Goes on with a trial for so long; 0: one step. */
-CDP__PRIVATE cdp_status cdp__elastic_trial_go_on(cdp_elastic *e, uint32_t budget_us) {
+CDP__PRIVATE cdp_status cdp__elastic_trial_poll(cdp_elastic *e, uint32_t budget_us) {
     cdp__elastic_trial *const tr = &e->trial;
     cdp_status st;
     if (!tr->leaving) {
@@ -306,7 +306,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_go_on(cdp_elastic *e, uint32_t budget
 }
 
 /* A newcomer is tried beside epoch k, if a trial lists it. */
-CDP__PRIVATE cdp_status cdp__elastic_be_tried(cdp_elastic *e, uint64_t k) {
+CDP__PRIVATE cdp_status cdp__elastic_join_trial(cdp_elastic *e, uint64_t k) {
     cdp__elastic_trial *const tr = cdp__elastic_trial_of(e, k);
     cdp__elastic_decision d;
     cdp_tcp_desc t;

@@ -41,7 +41,7 @@ CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint3
 }
 
 /* For how long arrivals are waited for. Between the first arrival and another one are half a round
-   trip until the other process hears the alarm, one in which it may finish what it asks now, and
+   trip until the other process reads the alarm, one in which it may finish what it asks now, and
    one in which it arrives; the process that waits needs two to read the arrivals. */
 CDP__PRIVATE uint32_t cdp__elastic_settle_ms(const cdp__elastic_decision *d, uint32_t settle_ms) {
     return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d);
@@ -51,7 +51,7 @@ typedef struct cdp__elastic_turn {
     const cdp__elastic_decision *d; /* the epoch that ends */
     const cdp__elastic_arrival *arrivals;
     uint32_t count;
-    const bool *gone;  /* of each rank: known to be dead */
+    const bool *dead;  /* of each rank: known to be dead */
     uint32_t rank;     /* of the process that asks */
     uint64_t since_ms; /* see cdp__elastic_waited_ms() */
     uint32_t settle_ms;
@@ -81,7 +81,7 @@ CDP__PRIVATE uint64_t cdp__elastic_waited_ms(
 CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
     uint32_t r;
     for (r = 0; r < t->d->size; ++r) {
-        const bool known_dead = t->gone[r] && !CDP__ELASTIC_PLANT(WAITS_FOR_DEAD);
+        const bool known_dead = t->dead[r] && !CDP__ELASTIC_PLANT(WAITS_FOR_DEAD);
         if (!known_dead && !cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) return false;
     }
     return true;
@@ -91,7 +91,7 @@ CDP__PRIVATE bool cdp__elastic_complete(const cdp__elastic_turn *t) {
 CDP__PRIVATE uint32_t cdp__elastic_leader(const cdp__elastic_turn *t) {
     uint32_t r;
     for (r = 0; r < t->rank; ++r)
-        if (!t->gone[r] && cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) break;
+        if (!t->dead[r] && cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count)) break;
     return r;
 }
 
@@ -101,7 +101,7 @@ CDP__PRIVATE bool cdp__elastic_proposes(const cdp__elastic_turn *t, uint64_t *wa
     uint64_t own_ms = t->settle_ms;
     uint32_t r, before = 0;
     for (r = 0; r < t->rank; ++r)
-        if (!t->gone[r]) before += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
+        if (!t->dead[r]) before += cdp__elastic_arrival_of(t->d, r, t->arrivals, t->count) != NULL;
     *wait_ms = 0;
     if (!before && cdp__elastic_complete(t)) return true;
     own_ms += (uint64_t)before * CDP__ELASTIC_STAGGER_MS;
@@ -119,7 +119,7 @@ CDP__PRIVATE bool cdp__elastic_founds(
     uint32_t i, there = 0, before = 0;
     bool mine = false;
     for (i = 0; i < v->ticket_count; ++i) {
-        if (v->tickets[i].gone) continue;
+        if (v->tickets[i].ended) continue;
         mine = mine || cdp__elastic_same(v->tickets[i].id, id);
         before += !mine;
         ++there;

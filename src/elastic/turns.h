@@ -198,22 +198,22 @@ CDP__PRIVATE cdp_status cdp__elastic_try_turn(cdp_elastic *e, cdp_store *s,
    process that does not lead asks only for the leader, and for all members if the leader is
    gone. */
 CDP__PRIVATE cdp_status cdp__elastic_find_dead(
-    cdp_elastic *e, cdp__elastic_turn *t, bool *gone, cdp__elastic_arrival *arrivals) {
+    cdp_elastic *e, cdp__elastic_turn *t, bool *dead, cdp__elastic_arrival *arrivals) {
     const uint32_t leader = cdp__elastic_leader(t);
     uint32_t r, i;
     cdp_status st = CDP_OK;
     if (leader != t->rank) {
-        st = cdp__elastic_has_ended(e, e->watched, t->d->members[leader].id, &gone[leader]);
-        if (st != CDP_OK || !gone[leader]) return st;
+        st = cdp__elastic_has_ended(e, e->watched, t->d->members[leader].id, &dead[leader]);
+        if (st != CDP_OK || !dead[leader]) return st;
     }
-    gone[t->rank] = true; /* that is not to be asked */
+    dead[t->rank] = true; /* that is not to be asked */
     if (t->d->size)
         st = cdp__elastic_have_ended(e, e->watched, t->d->members[0].id, sizeof *t->d->members,
-            gone, sizeof *gone, t->d->size);
-    gone[t->rank] = false;
+            dead, sizeof *dead, t->d->size);
+    dead[t->rank] = false;
     for (i = 0; i < t->count;) {
         r = arrivals[i].rank;
-        if (r < t->d->size && gone[r])
+        if (r < t->d->size && dead[r])
             arrivals[i] = arrivals[--t->count];
         else
             ++i;
@@ -251,18 +251,18 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get
     cdp__elastic_verdict verdict = CDP__ELASTIC_DECIDED;
     cdp__elastic_arrival *arrivals;
     cdp__elastic_turn t;
-    bool *gone = (bool *)cdp__alloc_zero(e->os, e->d.size * sizeof *gone);
+    bool *dead = (bool *)cdp__alloc_zero(e->os, e->d.size * sizeof *dead);
     cdp_status st;
-    if (!gone) return cdp__fail_nomem("a list of members", e->d.size);
+    if (!dead) return cdp__fail_nomem("a list of members", e->d.size);
     memset(&t, 0, sizeof t);
     t.d = &e->d; /* whoever looks alone changes it */
-    t.gone = gone;
+    t.dead = dead;
     t.rank = e->place.rank;
     t.settle_ms = cdp__elastic_settle_ms(t.d, e->desc.settle_ms);
     t.since_ms = cdp__elastic_waited_ms(settle, now, t.settle_ms);
     st = cdp__elastic_records_of(e, in->key, in->data, in->bytes, &arrivals, &t.count);
     t.arrivals = arrivals;
-    if (st == CDP_OK) st = cdp__elastic_find_dead(e, &t, gone, arrivals);
+    if (st == CDP_OK) st = cdp__elastic_find_dead(e, &t, dead, arrivals);
     if (st == CDP_OK && cdp__elastic_proposes(&t, wait_ms)) {
         *wait_ms = CDP__ELASTIC_AGAIN_MS;
         st = cdp__elastic_try_turn(e, e->watched, t.d, arrivals, t.count, &verdict, won);
@@ -277,7 +277,7 @@ CDP__PRIVATE cdp_status cdp__elastic_look(cdp_elastic *e, const cdp__elastic_get
     *wait_ms = cdp__min(*wait_ms, CDP__ELASTIC_SLICE_MS);
     settle->due_ns = now + *wait_ms * CDP__MS;
     cdp__free(e->os, arrivals);
-    cdp__free(e->os, gone);
+    cdp__free(e->os, dead);
     return st;
 }
 
@@ -409,8 +409,8 @@ CDP__PRIVATE cdp_status cdp__elastic_receive_newcomers(cdp_elastic *e, uint64_t 
     if (st != CDP_OK) return st;
     v.old = &e->d;
     v.tickets = tickets;
-    if (tr->seen != v.ticket_count) cdp__elastic_trial_soon(tr);
-    tr->seen = v.ticket_count;
+    if (tr->ticket_count != v.ticket_count) cdp__elastic_trial_soon(tr);
+    tr->ticket_count = v.ticket_count;
     waiting = cdp__elastic_waiting(tickets, e->d.tickets, v.ticket_count);
     cdp__elastic_lock(e);
     grows = cdp__elastic_grows(e);
@@ -431,21 +431,22 @@ typedef enum cdp__elastic_duty {
     CDP__ELASTIC_NEWCOMERS /* it polls for newcomers: rank 0 for tickets, others for a trial */
 } cdp__elastic_duty;
 
-/* The answer to what cdp__elastic_news() asked: sets *may if there may be something to do. */
-CDP__PRIVATE bool cdp__elastic_is_news(const cdp_elastic *e, const cdp_store_request *rq) {
+/* The answer to what cdp__elastic_check_newcomers() asked: whether there may be something to do. */
+CDP__PRIVATE bool cdp__elastic_may_have_newcomers(
+    const cdp_elastic *e, const cdp_store_request *rq) {
     const cdp__elastic_trial *const tr = &e->trial;
     uint64_t count;
     if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
     count = rq->results ? rq->results[0].bytes / CDP__ELASTIC_RECORD_BYTES : 0;
     /* the decision counts tickets of processes that only ask, and may not have been tried yet */
     if (tr->epoch != e->d.epoch) return count > 0;
-    return tr->asked || (count > e->d.tickets && count != tr->seen);
+    return tr->asked || (count > e->d.tickets && count != tr->ticket_count);
 }
 
 /* Sets *may if there may be new tickets, or a trial. With a thread rank 0 reads them in
    cdp__elastic_receive_newcomers(). Otherwise the request is spread over several polls, so that no
    call of the program is delayed, and goes over `store`, while `watched` waits for the alarm. */
-CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may) {
+CDP__PRIVATE cdp_status cdp__elastic_check_newcomers(cdp_elastic *e, uint64_t k, bool *may) {
     cdp__elastic_watch *w = &e->watch;
     cdp_store_request *rq = &w->tickets.rq;
     const bool leads = e->place.rank == 0;
@@ -454,15 +455,15 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
     if (*may) return CDP_OK;
     if (!w->reads) {
-        w->hears = e->no_thread && cdp__elastic_hears(e);
-        if (w->hears)
+        w->reads_question = e->no_thread && cdp__elastic_reads_question(e);
+        if (w->reads_question)
             cdp__elastic_ask_key(e, w->tickets_key);
         else if (leads)
             cdp__elastic_key(e, w->tickets_key, "join/in");
         else
             cdp__elastic_key(e, w->tickets_key, "e/%llu/trial", (unsigned long long)k);
-        st = cdp__store_call_make(&w->tickets, leads && !w->hears ? CDP_STORE_GET : CDP_STORE_CHECK,
-            w->tickets_key, NULL, 0);
+        st = cdp__store_call_make(&w->tickets,
+            leads && !w->reads_question ? CDP_STORE_GET : CDP_STORE_CHECK, w->tickets_key, NULL, 0);
         if (st == CDP_OK) st = cdp__elastic_store_status(e, cdp__store_begin(e->store, rq));
         if (st < 0) return st;
         w->reads = true;
@@ -475,13 +476,13 @@ CDP__PRIVATE cdp_status cdp__elastic_news(cdp_elastic *e, uint64_t k, bool *may)
     w->reads = false;
     st = cdp__elastic_store_status(e, cdp__store_end(e->store, rq, st, e->desc.join_ms));
     if (st != CDP_OK) return st;
-    if (w->hears) {
-        w->heard_ns = cdp__elastic_now_ns(e);
+    if (w->reads_question) {
+        w->question_ns = cdp__elastic_now_ns(e);
         if (rq->number != 1) return CDP_OK;
         cdp__elastic_close(e);
         return cdp__elastic_answer_newcomers(e);
     }
-    *may = cdp__elastic_is_news(e, rq);
+    *may = cdp__elastic_may_have_newcomers(e, rq);
     cdp_store_request_free(e->store, rq);
     return CDP_OK;
 }
@@ -525,7 +526,7 @@ CDP__PRIVATE cdp_status cdp__elastic_do_duty(cdp_elastic *e, uint64_t k) {
         cdp__elastic_close(e);
         return cdp__elastic_answer_doubts(e, k);
     }
-    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_news(e, k, &may);
+    if (duty == CDP__ELASTIC_NEWCOMERS) st = cdp__elastic_check_newcomers(e, k, &may);
     if (st != CDP_OK || !(alarm || may)) return st;
 #ifndef CDP_NO_FRAMES
     if (!alarm && e->place.rank) return cdp__elastic_trial_read(e, k);
@@ -550,8 +551,8 @@ CDP__PRIVATE cdp_status cdp__elastic_look_for_alarm(cdp_elastic *e, uint64_t k, 
     cdp_status st = CDP_OK;
     if (w->asks == CDP__ELASTIC_ASKS_NOTHING) st = cdp__elastic_open(e, CDP__ELASTIC_ASKS_ALARM, k);
 #ifndef CDP_NO_FRAMES
-    if (st == CDP_OK && cdp__elastic_trial_goes_on(e)) {
-        st = cdp__elastic_trial_go_on(e, e->no_thread ? 0 : CDP__ELASTIC_TRIAL_US);
+    if (st == CDP_OK && cdp__elastic_trial_runs(e)) {
+        st = cdp__elastic_trial_poll(e, e->no_thread ? 0 : CDP__ELASTIC_TRIAL_US);
         until_ns = 0;
     }
 #endif
@@ -570,23 +571,25 @@ CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
 /* One poll of the store; waits until until_ns at most for the alarm or the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     const cdp__elastic_watch *w = &e->watch;
-    bool arrived, idle, hears;
+    bool arrived, idle, reads_question;
     uint64_t k;
     cdp_status st = CDP_OK;
     cdp__elastic_lock(e);
     k = e->place.epoch;
     arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
     idle = cdp__elastic_idle(e);
-    /* in its steps, a program without threads does not wait: see cdp__elastic_news() */
-    hears = !idle && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
-        && cdp__elastic_hears(e);
+    /* in its steps, a program without threads does not wait: see cdp__elastic_check_newcomers() */
+    reads_question = !idle
+        && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
+        && cdp__elastic_reads_question(e);
     cdp__elastic_unlock(e);
-    if (hears || idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+    if (reads_question || idle || w->epoch != k
+        || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
         cdp__elastic_close(e);
 #ifndef CDP_NO_FRAMES
     if (idle || arrived || e->trial.epoch != k) cdp__elastic_trial_stop(e);
 #endif
-    if (hears) st = cdp__elastic_answer_newcomers(e);
+    if (reads_question) st = cdp__elastic_answer_newcomers(e);
     if (idle || st != CDP_OK) return st;
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);

@@ -69,7 +69,7 @@ typedef struct cdp__failure_report { /* the record that `rank` sent when it fail
 typedef struct cdp__failure_domain { /* a group, and all messages that fail with it */
     cdp__failure_state state;
     uint64_t channel; /* identifies the group; equal on all its ranks */
-    uint64_t due_ns;  /* when SETTLING or TELLING ends */
+    uint64_t due_ns;  /* when SETTLING or REPORTING ends */
     cdp__failure_record record;
     /* After a timeout, while settling: `asked` is the wait that the probes are about, `end` its
        end as last seen while it lasted (if `known`), and `found` says that it was an answer. */
@@ -80,14 +80,14 @@ typedef struct cdp__failure_domain { /* a group, and all messages that fail with
 
 /* The failure state of one process. The caller provides the arrays, zeroed: one waiter per rank
    and a few more, as many edges (a few are enough if the program never receives from any rank),
-   and at least two wills. If an array is full, the blame may be less precise, but is never
+   and at least two reports. If an array is full, the blame may be less precise, but is never
    later. */
 typedef struct cdp__failure {
     uint32_t rank, world_size;
     uint32_t edge_room, waiter_room, report_room, report_at, waiter_at;
     uint32_t waiting; /* ranks that wait for this one; if any, report BLOCKED operations at once */
     uint32_t waited;  /* edges in use: long waits of this rank */
-    uint32_t report_count; /* wills in use */
+    uint32_t report_count; /* reports in use */
     bool outbox;           /* cdp__failure_take() may have a message */
     cdp__failure_edge *edges;
     cdp__failure_waiter *waiters;
@@ -478,7 +478,7 @@ CDP__PRIVATE void cdp__failure_on_continued(cdp__failure *f, const cdp__failure_
         w->doubted = true;
 }
 
-/* Removes the wills that were in doubt for so long that their ranks would have left by now. */
+/* Removes the reports that were in doubt for so long that their ranks would have left by now. */
 CDP__PRIVATE void cdp__failure_drop_doubted(cdp__failure *f, uint64_t time_ns) {
     const uint64_t leaving_ns = (CDP__FAILURE_SETTLE_MS + CDP__FAILURE_REPORT_MS) * CDP__MS;
     uint32_t i;

@@ -98,7 +98,7 @@ CDP__PRIVATE void cdp__group_unlink(cdp_group *g) {
     cdp__group_revoke(g);
     cdp__group_keep(g);
     cdp__flows_close(g, m->groups || g->backed);
-    cdp__world_gone(m, g->channel);
+    cdp__world_record_closed(m, g->channel);
     for (p = 0; p < g->desc.world_size; ++p)
         cdp__stream_close(m, &g->streams[p], (m->groups || g->backed) && cdp__peer_used(g, p));
     if (m->control_queued) cdp__world_send_queued(m);

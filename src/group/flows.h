@@ -342,10 +342,10 @@ CDP__PRIVATE void cdp__flow_waits(cdp__flow *flow) {
         memset(&at, 0, sizeof at);
         at.channel = cdp__flow_channel(flow, way == 1);
         at.seq = post->call.seq;
-        if (post->seen != post->x.moved + 1 && flow->g->w->failure.waited)
+        if (post->reported_moved != post->x.moved + 1 && flow->g->w->failure.waited)
             cdp__wait_ended(flow->g, at.channel, at.seq, 0);
         cdp__wait_long(flow->g, &at, flow->s.peer, post->start_ns, false);
-        post->seen = post->x.moved + 1;
+        post->reported_moved = post->x.moved + 1;
     }
 }
 
@@ -406,7 +406,7 @@ CDP__PRIVATE cdp_status cdp__flow_post(cdp__flow *flow, const cdp_transfer *t,
     flow->last[way] = post;
     out->group = g;
     out->seq = CDP__POST_BIT | post->use << CDP__POST_INDEX | post->index;
-    post->seen = 1;
+    post->reported_moved = 1;
     g->timers.wait_ns = cdp__min(g->timers.wait_ns, now + cdp__failure_period_ns(post->timeout_ms));
     g->timers.soonest_ns = cdp__min(g->timers.soonest_ns, post->deadline_ns);
     if (!flow->active && !g->exec.running)
@@ -500,7 +500,7 @@ CDP__PRIVATE void cdp__flow_drop(cdp__flow *flow) {
     }
     if (*at) *at = flow->next;
     cdp__stream_close(g->w, &flow->s, true);
-    cdp__world_gone(g->w, flow->s.channel);
+    cdp__world_record_closed(g->w, flow->s.channel);
     cdp__free(g->os, flow);
 }
 
@@ -513,7 +513,7 @@ CDP__PRIVATE void cdp__flows_close(cdp_group *g, bool tell) {
         g->messages.flows = flow->next;
         cdp__flow_stop(flow);
         cdp__stream_close(w, &flow->s, tell);
-        cdp__world_gone(w, flow->s.channel);
+        cdp__world_record_closed(w, flow->s.channel);
         cdp__free(w->os, flow);
     }
     for (i = 0; i < g->messages.count; ++i)

@@ -46,8 +46,8 @@ typedef struct cdp__hub_end {
     cdp_hub *hub;
     cdp__line **lines; /* by peer, made on first use */
     uint32_t rank;
-    uint32_t seen[2]; /* counts of its doorbell when last polled */
-    bool broken_seen; /* this rank's group was told that there is a record */
+    uint32_t bell_counts[2]; /* counts of its doorbell when last polled */
+    bool broken_read;        /* this rank's group was told that there is a record */
     /* the rank has joined, so destroying this end means that it leaves; false after an invalid
        desc, so that the rank may try again */
     bool made;
@@ -175,7 +175,7 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
     cdp_lock_acquire(&r->lock);
     /* again before each sleep: a peer that rang for an earlier one may clear `wants` only now */
     cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
-    while (!cdp__doorbell_rung(&r->bell, e->seen, CDP__BELL_ALL)
+    while (!cdp__doorbell_rung(&r->bell, e->bell_counts, CDP__BELL_ALL)
         && os->now_ns(os->user) < deadline_ns) {
         os->threads.cond_wait(os->user, r->cond, r->lock.mutex, deadline_ns);
         cdp__doorbell_arm(&r->bell, CDP__BELL_ALL);
@@ -186,14 +186,14 @@ CDP__PRIVATE void cdp__hub_sleep(cdp__hub_end *e, uint64_t deadline_ns) {
 CDP__PRIVATE cdp_status cdp__hub_wait(void *self, cdp_lock *lock, uint64_t deadline_ns) {
     cdp__hub_end *e = (cdp__hub_end *)self;
     cdp__doorbell *bell = &e->hub->ranks[e->rank].bell;
-    if (deadline_ns && !cdp__doorbell_rung(bell, e->seen, CDP__BELL_ALL)) {
+    if (deadline_ns && !cdp__doorbell_rung(bell, e->bell_counts, CDP__BELL_ALL)) {
         cdp_lock_release(lock);
         cdp__hub_sleep(e, deadline_ns);
         cdp_lock_acquire(lock);
     }
-    cdp__doorbell_seen(bell, e->seen);
-    if (e->broken_seen || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
-    e->broken_seen = true;
+    cdp__doorbell_read(bell, e->bell_counts);
+    if (e->broken_read || !cdp__atomic_load_u32(&e->hub->broken, CDP__ACQUIRE)) return CDP_OK;
+    e->broken_read = true;
     /* cdp__hub_first() returns the record */
     return cdp__fail(CDP_ERR_PEER_LOST, "another rank has failed");
 }
@@ -261,7 +261,7 @@ CDP__PRIVATE CDP__COLD void cdp__hub_publish(void *self, const void *record, uin
         h->cause_bytes = bytes;
     }
     cdp_lock_release(&h->cause_lock);
-    end->broken_seen = true;
+    end->broken_read = true;
     /* also those without messages from this rank */
     if (!cdp__atomic_swap_u32(&h->broken, 1, CDP__ACQ_REL)) cdp__hub_ring_all(h);
 }

@@ -147,7 +147,7 @@ CDP__PRIVATE void cdp__any_read(cdp_group *g) {
     if (g->health == CDP__HEALTHY && g->channel != CDP__WORLD_CHANNEL)
         (void)cdp__group_poll_peers(g);
     g->any.links_read = left ? g->w->polls : 0;
-    if (!g->any.first_gone) g->any.first_gone = died ? died : went;
+    if (!g->any.first_ended) g->any.first_ended = died ? died : went;
 }
 
 /* The rank whose message a receive from `from` (or any rank) with this tag takes: the next rank
@@ -234,7 +234,7 @@ CDP__PRIVATE uint64_t cdp__any_count(const cdp_group *g, uint32_t p, uint32_t ta
    tag or, among equals, the one that went first. If that rank died, ranks that left in good
    order are not chosen. */
 CDP__PRIVATE uint32_t cdp__any_fewest(const cdp_group *g, uint32_t tag) {
-    uint32_t p, best = g->any.first_gone - 1;
+    uint32_t p, best = g->any.first_ended - 1;
     const bool died = g->peers[best].lost && !g->streams[best].left;
     for (p = 0; p < g->desc.world_size; ++p) {
         if (p == g->desc.rank || (died && g->streams[p].left)) continue;
@@ -252,7 +252,7 @@ CDP__PRIVATE void cdp__any_alone(const cdp__deferred *s) {
     const uint32_t first = cdp__world_rank(g, fewest);
     cdp__failure_record r;
     cdp_error e;
-    CDP_ASSERT(g->any.first_gone);
+    CDP_ASSERT(g->any.first_ended);
     cdp__error(&e, CDP_ERR_PEER_LOST, -1,
         "a message with tag %u from any rank cannot come any more: all other ranks have left; "
         "rank %u sent fewest of them, %llu",
@@ -308,7 +308,7 @@ CDP__PRIVATE bool cdp__any_poll(cdp__deferred *s, uint64_t now) {
     s->arrivals = g->w->arrivals;
     if (now >= s->deadline_ns && !cdp__group_settling(g)) {
         cdp__any_late(s);
-    } else if (!g->any.links_read && g->any.first_gone && !cdp__any_busy(g, s->want.tag)) {
+    } else if (!g->any.links_read && g->any.first_ended && !cdp__any_busy(g, s->want.tag)) {
         cdp__any_alone(s);
     } else {
         cdp__any_waits(s, now);

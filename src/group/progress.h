@@ -63,7 +63,7 @@ CDP__PRIVATE void cdp__enter(cdp_group *g) {
 CDP__PRIVATE void cdp__leave(cdp_group *g) {
     cdp__world *m = g->w;
     /* a sleeping thread does not see messages that this call has stored for it */
-    if (m->sleeping && m->stored != m->stored_seen) m->transport.wake(m->transport.self);
+    if (m->sleeping && m->stored != m->stored_before) m->transport.wake(m->transport.self);
     cdp__lock_give(&m->lock);
 }
 
@@ -89,7 +89,7 @@ CDP__PRIVATE void cdp__world_last(cdp__world *m, cdp_group *g) {
 CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
     cdp__advance most = CDP__IDLE;
     cdp_group **at = &m->active;
-    m->stored_seen = m->stored;
+    m->stored_before = m->stored;
     m->cut = false;
     cdp__world_aborts(m);
     if (m->control_queued) cdp__world_send_queued(m);
@@ -121,7 +121,7 @@ CDP__PRIVATE cdp__advance cdp__world_poll(cdp__world *m) {
         if (p > most) most = p;
     }
     /* stored messages may be for groups that were polled before they arrived */
-    return (CDP__BUDGETS && m->cut) || m->stored != m->stored_seen ? CDP__MOVED : most;
+    return (CDP__BUDGETS && m->cut) || m->stored != m->stored_before ? CDP__MOVED : most;
 }
 
 CDP__PRIVATE void cdp__progress_poll(cdp__world *m) {
@@ -345,15 +345,15 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__progress_until(
 CDP__PRIVATE void cdp__progress_thread(void *arg) {
     cdp__world *m = (cdp__world *)arg;
     const cdp_os *os = m->os;
-    uint64_t seen = 0;
+    uint64_t waits_before = 0;
     cdp_lock_acquire(&m->lock);
     while (!m->stop) {
         const uint64_t waits = m->waits + m->ended;
         /* stand by while callers make progress; not for long after short waits, since a peer that
            leaves meanwhile waits until this rank reads that */
-        if (m->callers || m->sleeping || (!cdp__world_busy(m) && seen != waits)) {
-            const bool still = m->callers && seen == waits;
-            seen = waits;
+        if (m->callers || m->sleeping || (!cdp__world_busy(m) && waits_before != waits)) {
+            const bool still = m->callers && waits_before == waits;
+            waits_before = waits;
             os->threads.cond_wait(os->user, m->park, m->lock.mutex,
                 os->now_ns(os->user) + (still ? CDP__CALLER_MS : CDP__STAND_BY_MS) * CDP__MS);
         } else if (cdp__world_poll(m) == CDP__MOVED) {

@@ -170,8 +170,8 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     past->start_ns = op->start_ns;
     g->timers.wait_ns =
         cdp__min(g->timers.wait_ns, op->start_ns + cdp__failure_period_ns(op->rq.timeout_ms));
-    g->timers.seen_moved = 0;
-    g->timers.seen_round = 0;
+    g->timers.checked_moved = 0;
+    g->timers.checked_round = 0;
     g->timers.poll_peers_ns = g->channel == CDP__WORLD_CHANNEL || g->desc.world_size < 3
         ? CDP__NEVER
         : op->start_ns + CDP__POLL_PEERS_MS * CDP__MS;
@@ -311,7 +311,7 @@ CDP__PRIVATE cdp__advance cdp__queue_polled(cdp_group *g, cdp__advance polled) {
 CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     const cdp__transfer *late = cdp__exec_late(&g->exec);
     const bool same =
-        late && g->timers.seen_round == g->exec.round && g->timers.seen_moved == late->moved;
+        late && g->timers.checked_round == g->exec.round && g->timers.checked_moved == late->moved;
     const cdp__op *op = cdp__group_head(g);
     cdp__position at;
     memset(&at, 0, sizeof at);
@@ -322,8 +322,8 @@ CDP__PRIVATE void cdp__queue_waits(cdp_group *g, bool look, bool tick) {
     if (!late) return;
     if (look)
         cdp__wait_long(g, &at, late->s->peer, op->start_ns, tick && late->receive && !late->moved);
-    g->timers.seen_round = g->exec.round;
-    g->timers.seen_moved = late->moved;
+    g->timers.checked_round = g->exec.round;
+    g->timers.checked_moved = late->moved;
 }
 
 /* Called when nothing moves: reports long waits, or all waits if other ranks wait for this one.

@@ -83,7 +83,7 @@ typedef struct cdp__post {
     cdp_message *got;   /* receives of up to call.count elements store the true count here */
     void (*done)(void *user, uint64_t start_ns, uint64_t end_ns);
     void *user;
-    uint64_t seen; /* bytes that had moved when its wait was last reported, plus 1 */
+    uint64_t reported_moved; /* bytes that had moved when its wait was last reported, plus 1 */
     bool begun, taken;
     bool rendezvous; /* a send that may wait for its receiver, however short it is */
 } cdp__post;
@@ -152,9 +152,9 @@ typedef struct cdp__group_messages {
 
 /* group/message_calls.h: receives from any rank. */
 typedef struct cdp__group_any {
-    uint32_t turn;       /* the rank that such a receive tries first */
-    uint32_t first_gone; /* the first rank found to have left or died, plus 1; 0: none */
-    uint64_t links_read; /* value of world->polls when links were last read for such receives */
+    uint32_t turn;        /* the rank that such a receive tries first */
+    uint32_t first_ended; /* the first rank found to have left or died, plus 1; 0: none */
+    uint64_t links_read;  /* value of world->polls when links were last read for such receives */
 } cdp__group_any;
 
 /* group/records.h, group/flows.h: the last desc.records operations and messages. */
@@ -177,8 +177,8 @@ typedef struct cdp__group_timers {
     uint64_t wait_ns;       /* when to check for long waits */
     uint64_t poll_peers_ns; /* when to read from peers that this rank does not wait for */
     uint64_t revoke_ns;     /* when exposed payloads that are not being read are sent instead */
-    uint64_t seen_moved;    /* progress of the awaited transfer when last checked: its bytes */
-    uint32_t seen_round;    /* and its round */
+    uint64_t checked_moved; /* progress of the awaited transfer when last checked: its bytes */
+    uint32_t checked_round; /* and its round */
 } cdp__group_timers;
 
 /* failure/spread.h and failure/report.h. `late_ms` is set by the file that finds a missed deadline,

@@ -125,7 +125,7 @@ CDP__PRIVATE cdp__world *cdp__world_create(const cdp_group_desc *d, const cdp_tr
     m->forks = cdp__forks_watch();
     m->rank = rank;
     m->size = size;
-    m->note = cdp__world_on_control;
+    m->on_control = cdp__world_on_control;
     m->ports = (cdp__port *)cdp__alloc_zero(os, size * sizeof *m->ports);
     m->failure.rank = rank;
     m->failure.world_size = size;

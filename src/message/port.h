@@ -147,10 +147,10 @@ CDP__PRIVATE void cdp__port_keep(cdp__world *w, uint32_t peer, const uint8_t *bo
    what came was read: the window of the sender may be smaller. */
 CDP__PRIVATE void cdp__stream_answer(cdp__world *w, cdp__stream *s) {
     if (!s->asked || s->early_used > w->window_bytes / 2) return;
-    if (s->early_used && s->taken == s->answered) return;
+    if (s->early_used && s->taken == s->credited) return;
     /* out of memory: try again later */
     s->asked = !cdp__stream_send_control(w, s, CDP__MESSAGE_CREDIT);
-    if (!s->asked) s->answered = s->taken;
+    if (!s->asked) s->credited = s->taken;
     (void)cdp__port_flush(w, s->peer);
 }
 

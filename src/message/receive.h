@@ -153,7 +153,8 @@ CDP__PRIVATE void cdp__port_on_control(cdp__world *w, uint32_t peer) {
         s->taken += CDP__HEAD_BYTES + bytes;
         ++w->arrivals;
     }
-    if (!w->note(w, peer, port->rx_head[5], channel, port->failure, bytes)) port->broken = true;
+    if (!w->on_control(w, peer, port->rx_head[5], channel, port->failure, bytes))
+        port->broken = true;
     if (s && s->unexpected && !s->failure) {
         s->failure = port->failure;
         s->failure_bytes = bytes;
@@ -301,7 +302,7 @@ CDP__PRIVATE bool cdp__stream_slot_head(const cdp__eager_slot *slot, cdp__head *
     return bytes != UINT32_MAX;
 }
 
-CDP__PRIVATE int64_t cdp__stream_gone(const cdp__stream *s) {
+CDP__PRIVATE int64_t cdp__stream_has_left(const cdp__stream *s) {
     return cdp__fail_peer(CDP_ERR_PEER_LOST, s->peer, 0, "rank %u has left the group", s->peer);
 }
 
@@ -319,7 +320,7 @@ CDP__PRIVATE int64_t cdp__stream_next(cdp__world *w, cdp__stream *s, cdp__head *
            now */
         slot = cdp__stream_slot(w, s);
         if (!slot && r < 0) return r;
-        if (!slot && r == 0) return s->left ? cdp__stream_gone(s) : 0;
+        if (!slot && r == 0) return s->left ? cdp__stream_has_left(s) : 0;
     }
     if (slot) {
         good = cdp__stream_slot_head(slot, h);
@@ -370,7 +371,7 @@ CDP__PRIVATE int64_t cdp__stream_read(cdp__world *w, cdp__stream *s, void *to, u
         cdp__early_copy(s, (uint8_t *)to, (uint64_t)r, true);
     } else {
         r = cdp__port_pump(w, s->peer, s);
-        if (r == 0 && s->left) return cdp__stream_gone(s);
+        if (r == 0 && s->left) return cdp__stream_has_left(s);
         if (r <= 0) return r;
         CDP_ASSERT(!port->rx_fresh);
         v.data = to;

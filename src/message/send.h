@@ -51,7 +51,7 @@ CDP__PRIVATE int64_t cdp__stream_ready(cdp__world *w, cdp__stream *s, cdp__head 
         /* it may have answered a request for credit, and only a part of the answer has left */
         if (!cdp__port_flush(w, s->peer)) return 0;
     }
-    if (s->left) return cdp__stream_gone(s);
+    if (s->left) return cdp__stream_has_left(s);
     room = s->sent - s->acked < window ? window - (s->sent - s->acked) : 0;
     if (room < least) {
         s->asking = s->asking || cdp__stream_send_control(w, s, CDP__MESSAGE_ASK);

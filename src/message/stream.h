@@ -31,9 +31,9 @@
 #define CDP__UNEXPECTED 256u /* unexpected streams, at most */
 /* recently closed channels; messages for them are dropped */
 #if defined(CDP_NO_GROUPS) && defined(CDP_NO_MESSAGES)
-#define CDP__GONE 1u /* there is one channel */
+#define CDP__CLOSED_KEPT 1u /* there is one channel */
 #else
-#define CDP__GONE 64u
+#define CDP__CLOSED_KEPT 64u
 #endif
 /* Whether a message may stay in memory that both ranks reach: in a slot, or exposed. False in
    builds without such memory, so that compilers omit the code that uses it. */
@@ -59,7 +59,7 @@ typedef struct cdp__stream {
     bool refused;         /* the peer has answered that it cannot read that payload */
     uint64_t sent, acked; /* bytes with headers: sent; of these, read by the peer */
     uint64_t taken;       /* bytes read here */
-    uint64_t answered;    /* of these, those that the last CREDIT told */
+    uint64_t credited;    /* of these, those that the last CREDIT told */
     uint64_t
         /* bytes allowed beyond the window, for the peer's answers to bodies that this rank
            offers */
@@ -142,16 +142,16 @@ typedef struct cdp__world {
     uint32_t unexpected_count;
     int32_t spin_luck; /* > 0: polling before sleeping has paid off lately; < 0: it has not */
     uint64_t arrivals; /* increases when a receive from any rank might find a message */
-    /* `stored` counts events for other streams than the one being read; `stored_seen` is its
+    /* `stored` counts events for other streams than the one being read; `stored_before` is its
        value at the last poll of all groups */
-    uint64_t stored, stored_seen;
-    uint64_t gone[CDP__GONE];
-    uint32_t gone_at;
+    uint64_t stored, stored_before;
+    uint64_t closed[CDP__CLOSED_KEPT];
+    uint32_t closed_at;
     cdp__made *made;
     struct cdp_channel *channels; /* that are open */
     /* called as soon as a FAILURE, WAIT or ENDPOINT has arrived, whatever this rank reads just now;
        false: it is invalid */
-    bool (*note)(struct cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
+    bool (*on_control)(struct cdp__world *w, uint32_t peer, uint8_t type, uint64_t channel,
         const uint8_t *body, uint32_t bytes);
     /* set when the first channel opens */
     cdp__advance (*channels_poll)(struct cdp__world *w);
@@ -332,11 +332,11 @@ CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint
 }
 
 /* Records that a channel was closed here; one entry covers its streams to all ranks. */
-CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
+CDP__PRIVATE void cdp__world_record_closed(cdp__world *w, uint64_t channel) {
     uint32_t i;
-    for (i = 0; i < CDP__GONE; ++i)
-        if (w->gone[i] == channel) return;
-    w->gone[w->gone_at++ % CDP__GONE] = channel;
+    for (i = 0; i < CDP__CLOSED_KEPT; ++i)
+        if (w->closed[i] == channel) return;
+    w->closed[w->closed_at++ % CDP__CLOSED_KEPT] = channel;
 }
 
 /* A stream for a message that no call has asked for. NULL: the channel is closed, the limit of
@@ -344,8 +344,8 @@ CDP__PRIVATE void cdp__world_gone(cdp__world *w, uint64_t channel) {
 CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
     uint32_t i;
-    for (i = 0; i < CDP__GONE; ++i)
-        if (w->gone[i] == channel) return NULL;
+    for (i = 0; i < CDP__CLOSED_KEPT; ++i)
+        if (w->closed[i] == channel) return NULL;
     if (w->unexpected_count == CDP__UNEXPECTED) {
         w->ports[peer].over_limit = 1;
         return NULL;

@@ -97,7 +97,7 @@ CDP__PRIVATE int64_t cdp__transfer_announce(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     cdp__head h = *x->call;
     int64_t r;
-    if (s->left) return cdp__stream_gone(s);
+    if (s->left) return cdp__stream_has_left(s);
     if (w->ports[s->peer].tx_stream || !cdp__port_flush(w, s->peer)) {
         r = cdp__port_pump(w, s->peer, s);
         return r < 0 ? r : 0;
@@ -135,7 +135,7 @@ CDP__PRIVATE bool cdp__transfer_try_revoke(cdp__world *w, cdp__transfer *x) {
 CDP__PRIVATE int64_t cdp__transfer_await(cdp__world *w, cdp__transfer *x) {
     cdp__stream *s = x->s;
     const int64_t r = s->exposed ? cdp__port_pump(w, s->peer, s) : 0;
-    if (s->exposed && r == 0 && s->left) return cdp__stream_gone(s);
+    if (s->exposed && r == 0 && s->left) return cdp__stream_has_left(s);
     if (s->exposed) return r < 0 ? r : 0;
     cdp__transfer_revoke(w, x);
     if (s->refused) {

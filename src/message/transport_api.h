@@ -121,7 +121,7 @@ typedef struct cdp_transport {
             void *self, uint32_t peer, uint64_t token, uint64_t offset, void *dst, uint64_t bytes);
     } remote;
 
-    /* ---- optional: news of failures; each on its own ---- */
+    /* ---- optional: reports of failures; each on its own ---- */
 
     struct {
         /* The world has failed, and `record` says why, in the library's own form. The first record

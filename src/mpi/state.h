@@ -38,7 +38,7 @@ typedef struct cdp__mpi_peer {
     MPI_Request sending[CDP_MPI_WINDOW], coming[CDP_MPI_WINDOW];
     uint64_t sent, acknowledged;     /* outgoing */
     uint64_t matched, arrived, read; /* incoming */
-    uint64_t told;                   /* value of `read` last sent to the peer */
+    uint64_t acknowledged_read;      /* value of `read` last sent to the peer */
     uint32_t at;                     /* bytes read of segment `read` */
     bool left;                       /* the peer sends nothing more */
     bool full;                       /* the last send() found no buffer that MPI had done with */
@@ -52,7 +52,7 @@ typedef struct cdp__mpi {
     uint32_t *hosts;
     uint64_t coming; /* segments of all ranks that are matched but have not arrived */
     uint32_t full;   /* number of peers of which `full` is true */
-    bool news;       /* since the last wait(), a message arrived or a buffer became free */
+    bool progressed; /* since the last wait(), a message arrived or a buffer became free */
     /* guarded by `mutex` */
     void *mutex, *cond;
     bool woken;

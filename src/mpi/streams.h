@@ -18,7 +18,7 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
     cdp__mpi_segment *s = p->out[i];
     int rc;
-    s->head.acknowledged = p->told = p->read;
+    s->head.acknowledged = p->acknowledged_read = p->read;
     s->head.bytes = bytes;
     s->head.leaving = 0;
     rc = MPI_Isend(s, (int)(CDP__MPI_HEAD + bytes), MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm,
@@ -30,38 +30,39 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
 
 /* Checks whether MPI has sent what the next buffer holds: 1, 0, or < 0: lost. That can be later
    than the acknowledgement of the segment, and no message announces it. */
-CDP__PRIVATE int cdp__mpi_gone(cdp__mpi *m, uint32_t peer) {
+CDP__PRIVATE int cdp__mpi_buffer_sent(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
-    int gone = 1;
-    const int rc = MPI_Test(&p->sending[p->sent % CDP_MPI_WINDOW], &gone, MPI_STATUS_IGNORE);
+    int done = 1;
+    const int rc = MPI_Test(&p->sending[p->sent % CDP_MPI_WINDOW], &done, MPI_STATUS_IGNORE);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "sending");
-    if (p->full && gone) --m->full;
-    if (!p->full && !gone) ++m->full;
-    p->full = !gone;
-    return gone;
+    if (p->full && done) --m->full;
+    if (!p->full && !done) ++m->full;
+    p->full = !done;
+    return done;
 }
 
 /* Checks whether there is a buffer for one more segment: 1, 0, or < 0: lost. */
 CDP__PRIVATE int cdp__mpi_room(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
-    int gone;
+    int done;
     if (p->sent - p->acknowledged >= CDP_MPI_WINDOW) return 0;
-    gone = cdp__mpi_gone(m, peer);
-    if (gone <= 0) return gone;
+    done = cdp__mpi_buffer_sent(m, peer);
+    if (done <= 0) return done;
     return cdp__mpi_place(m, &p->out[i]) ? 1 : cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
 }
 
 /* Acknowledges read segments, if that is due. Such a message needs no answer, and MPI sends 16
    bytes at once. */
-CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
+CDP__PRIVATE int cdp__mpi_acknowledge(cdp__mpi *m, uint32_t peer, bool leaving) {
     cdp__mpi_peer *p = m->peers[peer];
     const cdp__mpi_head head = {p->read, 0, leaving ? 1u : 0u};
     int rc;
-    if (p->left || (!leaving && p->read - p->told < (CDP_MPI_WINDOW + 1) / 2)) return 0;
+    if (p->left || (!leaving && p->read - p->acknowledged_read < (CDP_MPI_WINDOW + 1) / 2))
+        return 0;
     rc = MPI_Send(&head, (int)sizeof head, MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Send");
-    p->told = p->read;
+    p->acknowledged_read = p->read;
     return 1;
 }
 
@@ -69,7 +70,7 @@ CDP__PRIVATE int cdp__mpi_tell(cdp__mpi *m, uint32_t peer, bool leaving) {
 CDP__PRIVATE void cdp__mpi_read_head(cdp__mpi *m, cdp__mpi_peer *p, const cdp__mpi_head *h) {
     if (h->acknowledged > p->acknowledged) p->acknowledged = h->acknowledged;
     if (h->leaving) p->left = true;
-    m->news = true;
+    m->progressed = true;
 }
 
 /* Handles matched segments that have arrived, in their order. */
@@ -116,9 +117,9 @@ CDP__PRIVATE int cdp__mpi_check(cdp__mpi *m, uint32_t peer) {
     cdp__mpi_peer *p = m->peers[peer];
     int rc;
     if (p->full) {
-        rc = cdp__mpi_gone(m, peer);
+        rc = cdp__mpi_buffer_sent(m, peer);
         if (rc < 0) return rc;
-        if (rc) m->news = true;
+        if (rc) m->progressed = true;
     }
     return p->arrived < p->matched ? cdp__mpi_arrive(m, peer) : 0;
 }

@@ -76,7 +76,7 @@ CDP__PRIVATE int64_t cdp__mpi_recv(void *self, uint32_t peer, const cdp_iov *iov
             at += bytes;
             got += (int64_t)bytes;
         }
-    r = cdp__mpi_tell(m, peer, false);
+    r = cdp__mpi_acknowledge(m, peer, false);
     if (r < 0 && !got) return r;
     if (!got && p->left && p->read == p->matched)
         return cdp__fail_peer(CDP_ERR_PEER_LOST, peer, 0, "rank %u has left", peer);
@@ -114,11 +114,11 @@ CDP__PRIVATE cdp_status cdp__mpi_wait(void *self, cdp_lock *lock, uint64_t deadl
     const uint64_t from = os->now_ns(os->user);
     for (;;) {
         const int r = cdp__mpi_look(m);
-        const bool news = m->news;
+        const bool progressed = m->progressed;
         uint64_t now;
-        m->news = false;
+        m->progressed = false;
         if (r < 0) return (cdp_status)r;
-        if (cdp__mpi_woken(m) || news) return CDP_OK;
+        if (cdp__mpi_woken(m) || progressed) return CDP_OK;
         now = os->now_ns(os->user);
         if (now >= deadline_ns) return CDP_OK;
         if (lock) cdp_lock_release(lock);
@@ -147,8 +147,8 @@ CDP__PRIVATE uint32_t cdp__mpi_host(void *self, uint32_t peer) {
 /* True if all messages to this peer have been sent. */
 CDP__PRIVATE bool cdp__mpi_flushed(cdp__mpi_peer *p) {
     for (uint32_t i = 0; i < CDP_MPI_WINDOW; ++i) {
-        int gone = 0;
-        if (MPI_Test(&p->sending[i], &gone, MPI_STATUS_IGNORE) == MPI_SUCCESS && !gone)
+        int done = 0;
+        if (MPI_Test(&p->sending[i], &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
             return false;
     }
     return true;
@@ -160,7 +160,7 @@ CDP__PRIVATE bool cdp__mpi_goodbye(cdp__mpi *m) {
     const cdp_os *os = m->os;
     const uint64_t from = os->now_ns(os->user);
     for (uint32_t i = 0; i < m->size; ++i)
-        if (m->peers[i] && !m->peers[i]->left) (void)cdp__mpi_tell(m, i, true);
+        if (m->peers[i] && !m->peers[i]->left) (void)cdp__mpi_acknowledge(m, i, true);
     for (;;) {
         const uint64_t waited = os->now_ns(os->user) - from;
         bool flushed = true, alone = true;

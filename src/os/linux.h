@@ -320,9 +320,9 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #define CDP__OS_PROCESSES NULL, NULL
 #endif
 #ifdef _WIN32
-#define CDP__OS_NEWS NULL, NULL, NULL, NULL
+#define CDP__OS_DIAGNOSTICS NULL, NULL, NULL, NULL
 #else
-#define CDP__OS_NEWS \
+#define CDP__OS_DIAGNOSTICS \
     cdp__os_unanswered, cdp__os_addresses, CDP__OS_PORT_OWNER, cdp__os_descriptor_limit
 #endif
 /* Only the texts of errors need the owner of a port. */
@@ -380,7 +380,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, CDP__OS_ACCEPT, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
-            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_NEWS                           \
+            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_DIAGNOSTICS                    \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {

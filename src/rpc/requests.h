@@ -634,8 +634,8 @@ CDP__PRIVATE void cdp__rpc_begin(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     if (!why && rq->ctx_number) why = cdp__ctx_enter(rpc, rq, &status);
     if (rq->pub.deadline_ns != CDP__NEVER) {
         if (rq->pub.from != rpc->rank)
-            rq->tell_ns = cdp__rpc_notify_at(rpc, rq->flags, rq->pub.deadline_ns);
-        cdp__rpc_timer(rpc, rq->tell_ns ? rq->tell_ns : rq->pub.deadline_ns);
+            rq->report_ns = cdp__rpc_notify_at(rpc, rq->flags, rq->pub.deadline_ns);
+        cdp__rpc_timer(rpc, rq->report_ns ? rq->report_ns : rq->pub.deadline_ns);
     }
     if (why)
         cdp__rpc_refuse(rpc, rq, status, CDP_RAN_NO, 0, why);

@@ -121,7 +121,7 @@ typedef struct cdp__rpc_rq {
     cdp_rref refs[CDP__RPC_RREFS];
     uint64_t counted;   /* of in_bytes */
     uint64_t record;    /* its number among records */
-    uint64_t tell_ns;   /* when its caller is told what it waits for, or 0 */
+    uint64_t report_ns; /* when its caller is told what it waits for, or 0 */
     uint64_t passed_ns; /* since when waits that have too little time pass it over, or 0 */
     int32_t level;
     bool nested; /* a function started it */
@@ -148,8 +148,8 @@ typedef struct cdp__rpc_in {
     struct cdp__rpc_in *next;
     cdp_channel_message m;
     uint8_t *body; /* NULL: not asked for yet */
-    uint64_t came_ns;
-    uint64_t tell_ns; /* when its caller is told that it waits for memory, or 0 */
+    uint64_t arrived_ns;
+    uint64_t report_ns; /* when its caller is told that it waits for memory, or 0 */
     bool cancelled;
 } cdp__rpc_in;
 

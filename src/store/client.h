@@ -137,7 +137,7 @@ typedef struct cdp__client {
     /* the goodbye: the answer is awaited until bye_ns (0: not begun); the last bytes received */
     bool bye_over;
     uint64_t bye_ns;
-    uint8_t bye_seen[4];
+    uint8_t bye_tail[4];
     uint8_t key[CDP__AUTH_BYTES];
     cdp__auth auth;
     char name[300];  /* "host:port (address)", for errors */

@@ -213,7 +213,8 @@ CDP__PRIVATE bool cdp__client_copy_last_will(cdp__client *c, const char *key, cd
 }
 
 /* For cdp_tcp.h: a client that connects, or has connected, without a last will gets one. */
-CDP__PRIVATE cdp_status cdp__tcp_store_set_will(cdp_store *s, const char *key, cdp_bytes value) {
+CDP__PRIVATE cdp_status cdp__tcp_store_set_last_will(
+    cdp_store *s, const char *key, cdp_bytes value) {
     cdp__client *c = (cdp__client *)s->self;
     if (!cdp__client_copy_last_will(c, key, value))
         return cdp__fail_nomem("a last will", strlen(key) + value.bytes);
@@ -225,7 +226,7 @@ CDP__PRIVATE cdp_status cdp__tcp_store_set_will(cdp_store *s, const char *key, c
 
 /* For cdp_tcp.h: withdraws the last will. The links report the death of this process from now
    on. */
-CDP__PRIVATE void cdp__tcp_store_withdraw_will(cdp_store *s) {
+CDP__PRIVATE void cdp__tcp_store_withdraw_last_will(cdp_store *s) {
     cdp__client *c = (cdp__client *)s->self;
     if (c->state != CDP__CLIENT_READY || !c->last_will_sent) return;
     cdp__client_put_last_will(c, true);
@@ -279,9 +280,9 @@ CDP__PRIVATE bool cdp__client_close_read(cdp__client *c) {
     iov.data = &next;
     iov.bytes = 1;
     while ((r = cdp__io_recv(c->loop, &c->io, &iov, 1)) > 0) {
-        memmove(c->bye_seen, c->bye_seen + 1, 3);
-        c->bye_seen[3] = next;
-        if (memcmp(c->bye_seen, "bye!", 4) == 0) return false;
+        memmove(c->bye_tail, c->bye_tail + 1, 3);
+        c->bye_tail[3] = next;
+        if (memcmp(c->bye_tail, "bye!", 4) == 0) return false;
     }
     return r == 0;
 }

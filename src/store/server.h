@@ -47,7 +47,7 @@ typedef struct cdp__listing {
     uint64_t left;   /* keys still to be sent of the announced number; 0: no listing */
     uint64_t cursor; /* of cdp__kv_next_bucket() */
     uint64_t since;  /* keys set after this are left out */
-    bool seen_all;   /* all buckets are done; empty strings replace keys removed meanwhile */
+    bool all_listed; /* all buckets are done; empty strings replace keys removed meanwhile */
 } cdp__listing;
 
 typedef struct cdp__conn {
@@ -63,8 +63,8 @@ typedef struct cdp__conn {
     bool old;    /* speaks the dialect of PyTorch 1.13 */
     /* a client of this library: the server tells it when it is closed */
     bool is_cdp;
-    bool all_there; /* CHECK: all keys so far exist */
-    bool told;      /* its wait was answered, and it has sent no request since */
+    bool all_there;     /* CHECK: all keys so far exist */
+    bool wait_answered; /* its wait was answered, and it has sent no request since */
     /* keys that a WAIT still needs, plus 1 until all keys of the request have arrived */
     uint32_t awaited;
     uint32_t wait_count, watch_count; /* numbers of `waiters` */

@@ -50,7 +50,7 @@ CDP__PRIVATE uint64_t cdp__conn_consume(cdp__conn *c, const uint8_t *p, uint64_t
         (void)cdp__server_spend(c->server, bytes / 4096);
         /* its wait has timed out; clients of 1.13 do not tell the server */
         if (CDP__OLD(c) && item.first && c->awaited) cdp__conn_forget_waits(c, false);
-        c->told = false;
+        c->wait_answered = false;
         cdp__server_command(c, &item);
     }
     return used;

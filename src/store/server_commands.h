@@ -174,7 +174,7 @@ CDP__PRIVATE void cdp__conn_list_bucket(cdp__conn *c) {
         --l->left;
     }
     l->cursor = cdp__kv_next_bucket(kv, l->cursor);
-    l->seen_all = l->cursor == 0;
+    l->all_listed = l->cursor == 0;
 }
 
 /* Continues a listing until this run has done its share or the client has too many unread
@@ -187,7 +187,7 @@ CDP__PRIVATE void cdp__conn_list(cdp__conn *c) {
             cdp__conn_defer(c);
             return;
         }
-        if (!l->seen_all) {
+        if (!l->all_listed) {
             cdp__conn_list_bucket(c);
         } else {
             cdp__conn_reply_string(c, NULL, 0);
@@ -203,7 +203,7 @@ CDP__PRIVATE void cdp__server_on_list_keys(cdp__conn *c, const cdp__wire_item *i
     c->listing.left = kv->present_count;
     c->listing.since = kv->arrivals;
     c->listing.cursor = 0;
-    c->listing.seen_all = false;
+    c->listing.all_listed = false;
     cdp__conn_list(c);
 }
 

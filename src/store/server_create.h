@@ -183,7 +183,7 @@ CDP__PRIVATE bool cdp__store_server_sent(const cdp_store_server *s) {
 CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
     const cdp__conn *c;
     for (c = s->conns.next; c != &s->conns; c = c->next)
-        if (cdp__fifo_left(&c->out) || c->wait_count || c->told) return false;
+        if (cdp__fifo_left(&c->out) || c->wait_count || c->wait_answered) return false;
     return cdp__chain_empty(&s->satisfied);
 }
 

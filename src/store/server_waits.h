@@ -98,7 +98,7 @@ CDP__PRIVATE bool cdp__conn_forget_some_waits(cdp__conn *c) {
 CDP__PRIVATE void cdp__conn_key_arrived(cdp__conn *c) {
     CDP_ASSERT(c->awaited);
     if (--c->awaited) return;
-    c->told = true;
+    c->wait_answered = true;
     cdp__conn_reply_byte(c, CDP__WIRE_STOP_WAITING);
 }
 

@@ -161,7 +161,7 @@ CDP__PRIVATE uint32_t cdp__mesh_store_lost(const cdp__mesh *m, void *record, uin
 
 /* True if this rank's own record blames rank 0 and its store is gone, too. Then there is no
    store to ask. */
-CDP__PRIVATE bool cdp__mesh_saw_store_go(const cdp__mesh *m) {
+CDP__PRIVATE bool cdp__mesh_lost_store_with_rank0(const cdp__mesh *m) {
     cdp__failure_record r;
     return !m->desc.external_store && m->watch && m->watch_rq.status == CDP_ERR_STORE
         && cdp__failure_decode(m->cause, m->cause_bytes, m->desc.group.world_size, &r)
@@ -198,7 +198,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_first(void *self, void *record, uint32
         if (m->puts[i % 2].rq.status == CDP_OK) v = m->puts[i % 2].rq.results;
     cdp__mesh_put_again(m);
     if (v && cdp__mesh_readers(m)) return 0;
-    if (!v && cdp__mesh_saw_store_go(m) && m->cause_bytes <= room) {
+    if (!v && cdp__mesh_lost_store_with_rank0(m) && m->cause_bytes <= room) {
         memcpy(record, m->cause, m->cause_bytes);
         return m->cause_bytes;
     }

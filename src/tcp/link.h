@@ -103,7 +103,7 @@ typedef struct cdp__link {
     bool whole;        /* all connections have been up */
     uint64_t moved[2]; /* bytes received and sent over all connections */
     cdp__timer end_timer;
-    uint64_t seen; /* bytes received at the last check after one connection ended */
+    uint64_t received_before; /* bytes received at the last check after one connection ended */
 } cdp__link;
 
 /* A connection from a rank that has not identified itself, or that has not chosen this

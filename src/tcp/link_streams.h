@@ -107,7 +107,7 @@ CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t);
 
 CDP__PRIVATE void cdp__bundle_await_end(cdp__link *first) {
     const cdp_os *os = first->mesh->os;
-    first->seen = first->moved[0];
+    first->received_before = first->moved[0];
     cdp__loop_timer_set(&first->mesh->loop, &first->end_timer,
         os->now_ns(os->user) + CDP__ENDED_MS * CDP__MS, cdp__bundle_ended, first);
 }
@@ -119,7 +119,7 @@ CDP__PRIVATE void cdp__bundle_ended(cdp__timer *t) {
               *turn = cdp__bundle_at(first, cdp__bundle_turn(first, first->moved[0]));
     uint32_t i = 0;
     cdp__link_read_ahead(turn);
-    if (first->seen != first->moved[0] || turn->rx_at < turn->rx_used) {
+    if (first->received_before != first->moved[0] || turn->rx_at < turn->rx_used) {
         cdp__bundle_await_end(first);
         return;
     }

@@ -76,7 +76,7 @@ typedef struct cdp__shared {
     cdp__line line;
     cdp__side *mine, *theirs;
     const cdp_os *os;
-    uint32_t seen[2]; /* counts of this side's doorbell when last polled */
+    uint32_t bell_counts[2]; /* counts of this side's doorbell when last polled */
     uint8_t proof[CDP__NAME_BYTES];
     int32_t pid; /* process id of the peer if its memory can be read; else 0 */
     cdp__mapping mappings[CDP_SEGMENTS];
@@ -290,7 +290,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
         news = news || s->retired_count;
     }
     for (s = list; s && !news; s = s->next)
-        news = cdp__doorbell_rung(&s->mine->bell, s->seen, cdp__line_wants(&s->line))
+        news = cdp__doorbell_rung(&s->mine->bell, s->bell_counts, cdp__line_wants(&s->line))
             && (cdp__line_busy(&s->line)
                 || cdp__atomic_load_u32(&s->theirs->freed, CDP__ACQUIRE) != s->freed);
     return news;
@@ -299,7 +299,7 @@ CDP__PRIVATE bool cdp__shared_doze(cdp__shared *list) {
 /* Call after sleeping: the caller polls everything next. */
 CDP__PRIVATE void cdp__shared_awake(cdp__shared *list) {
     for (; list; list = list->next) {
-        cdp__doorbell_seen(&list->mine->bell, list->seen);
+        cdp__doorbell_read(&list->mine->bell, list->bell_counts);
         if (cdp__atomic_load_u32(&list->theirs->freed, CDP__RELAXED) != list->freed)
             cdp__shared_tidy(list, false);
         if (list->retired_count) cdp__shared_shrink(list);

@@ -106,10 +106,10 @@ typedef struct cdp__join {
     bool config; /* that key is the config of rank 0 */
 
     /* the start that was found in the store, and waiting for the next one */
-    cdp__start_found seen;
-    cdp__join_func *reopen;              /* see cdp__join_reopen() */
-    uint32_t look;                       /* the number of the key that is asked for now */
-    uint64_t again_ms, say_ns, twice_ns; /* the last pause; when to log; how long to look */
+    cdp__start_found start;
+    cdp__join_func *reopen;                      /* see cdp__join_reopen() */
+    uint32_t look;                               /* the number of the key that is asked for now */
+    uint64_t retry_ms, log_ns, claimed_until_ns; /* the last pause; when to log; how long to look */
 
     /* keys of all ranks */
     char (*texts)[96];
@@ -145,8 +145,8 @@ typedef struct cdp__mesh {
     cdp__timer unanswered_timer; /* period of cdp__mesh_check_unanswered() */
     bool clients_warned, refusal_warned, memory_warned;
     bool keyed;
-    bool spread; /* connections of a link are spread over the interfaces of the desc */
-    bool met;    /* rank 0's published address was read, so `job` is known */
+    bool spread;    /* connections of a link are spread over the interfaces of the desc */
+    bool job_known; /* rank 0's published address was read, so `job` is known */
     uint64_t init_deadline_ns;
     uint64_t place; /* see cdp_os_shared.process_place */
     uint64_t looked_ns, start_ns;

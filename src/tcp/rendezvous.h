@@ -155,7 +155,7 @@ CDP__PRIVATE void cdp__join_leave_start(cdp__mesh *m) {
     }
     cdp__free(m->os, m->hosts);
     m->hosts = NULL;
-    m->watching = m->claimed = m->met = m->wait_recorded = m->join->complete = false;
+    m->watching = m->claimed = m->job_known = m->wait_recorded = m->join->complete = false;
     m->join->counted = m->join->quiet = false;
     m->join->cause_grace_ns = 0;
     cdp__mesh_round(m, NULL);
@@ -168,15 +168,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_again(cdp__mesh *m, const cdp_error 
     const uint64_t now = cdp__mesh_now(m),
                    patient = cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4) * CDP__MS;
     if (now >= s->deadline_ns) return cdp__error_record(why);
-    if (!s->say_ns) s->say_ns = m->start_ns + patient;
-    if (now >= s->say_ns) {
+    if (!s->log_ns) s->log_ns = m->start_ns + patient;
+    if (now >= s->log_ns) {
         cdp__log(&m->desc.group.logger, CDP_LOG_WARN, m->desc.group.rank, "%s", why->text);
-        s->say_ns = now + cdp__max(10000 * CDP__MS, now - m->start_ns);
+        s->log_ns = now + cdp__max(10000 * CDP__MS, now - m->start_ns);
     }
     cdp__join_leave_start(m);
-    s->again_ms = cdp__min(cdp__max(2 * s->again_ms, CDP__AGAIN_FIRST_MS), CDP__AGAIN_MOST_MS);
+    s->retry_ms = cdp__min(cdp__max(2 * s->retry_ms, CDP__AGAIN_FIRST_MS), CDP__AGAIN_MOST_MS);
     s->step = 2; /* cdp__mesh_listen_first */
-    cdp__join_pause(s, cdp__min(now + s->again_ms * CDP__MS, s->deadline_ns), s->reopen);
+    cdp__join_pause(s, cdp__min(now + s->retry_ms * CDP__MS, s->deadline_ns), s->reopen);
     return CDP_OK;
 }
 

@@ -40,7 +40,7 @@ CDP__PRIVATE cdp_status cdp__join_store_failed(cdp__mesh *m, const cdp_error *wh
 CDP__PRIVATE cdp_status cdp__join_looked(cdp__mesh *m) {
     cdp__join *s = m->join;
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
-    cdp__start_record_key(&s->seen, s->look, s->rq.number != 0);
+    cdp__start_record_key(&s->start, s->look, s->rq.number != 0);
     if (s->look + 1 == CDP__START_KEYS) return s->back(m);
     cdp__join_look_at(m, s->look + 1);
     return CDP_OK;
@@ -54,7 +54,7 @@ CDP__PRIVATE void cdp__join_look_at(cdp__mesh *m, uint32_t i) {
     cdp__join_ask(m, m->store, CDP_STORE_CHECK, 0, cdp__join_looked);
 }
 
-/* Reads s->seen from the keys of the start m->round; then the state `back`. */
+/* Reads s->start from the keys of the start m->round; then the state `back`. */
 CDP__PRIVATE cdp_status cdp__join_look(cdp__mesh *m, cdp__join_func *back) {
     m->join->back = back;
     cdp__join_look_at(m, 0);
@@ -76,7 +76,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_next(cdp__mesh *m) {
     const uint32_t r = m->desc.group.rank;
     cdp_error why;
     char at[80];
-    if (m->join->seen.begun)
+    if (m->join->start.begun)
         cdp__error(&why, CDP_ERR_TIMEOUT, 0,
             "after %llu ms still waiting for rank 0 to start again: in the store at %s is a job "
             "that has begun with another rank %u; end it, or give every process its own RANK",
@@ -157,15 +157,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_judged(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m);
     cdp__join_own_key(m);
-    s->seen.claimed = true; /* its config or its claim is there */
-    s->seen.lives = s->reached != 0;
-    switch (cdp__start_judge(&s->seen)) {
+    s->start.claimed = true; /* its config or its claim is there */
+    s->start.lives = s->reached != 0;
+    switch (cdp__start_judge(&s->start)) {
     case CDP__START_NEXT: return s->config ? cdp__join_replace(m) : cdp__join_next(m);
     case CDP__START_TWICE: break;
     default: return cdp__join_replace(m);
     }
-    if (!s->twice_ns) s->twice_ns = now + CDP__TWICE_MS * CDP__MS;
-    if (m->desc.external_store || now >= s->twice_ns)
+    if (!s->claimed_until_ns) s->claimed_until_ns = now + CDP__TWICE_MS * CDP__MS;
+    if (m->desc.external_store || now >= s->claimed_until_ns)
         return cdp__mesh_claimed_twice(m, s->theirs, s->their_bytes, s->own_head, s->own);
     /* it may have ended a moment ago: the store that rank 0 serves will say so */
     cdp__join_pause(s, now + 20 * CDP__MS, cdp__join_take);
@@ -179,7 +179,7 @@ CDP__PRIVATE cdp_status cdp__join_find(cdp__mesh *m) {
     const uint8_t *at = (const uint8_t *)s->theirs + head;
     const uint64_t bytes = s->their_bytes - head;
     s->reached = 1;
-    if (s->seen.begun || s->seen.failed) return cdp__join_judged(m);
+    if (s->start.begun || s->start.failed) return cdp__join_judged(m);
     /* this process has its port now */
     if (bytes == s->own_bytes - s->own_head
         && memcmp(at, s->own + s->own_head, (size_t)bytes) == 0) {
@@ -195,14 +195,15 @@ CDP__PRIVATE cdp_status cdp__join_taken(cdp__mesh *m) {
     cdp_bytes *v = s->rq.results;
     if (s->result != CDP_OK) return cdp__join_store_failed(m, &s->why);
     if (v->bytes == s->own_bytes && memcmp(v->data, s->own, (size_t)v->bytes) == 0)
-        return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->seen.begun && !s->seen.failed
+        return s->config && s->their_bytes >= CDP__CONFIG_BYTES && !s->start.begun
+                && !s->start.failed
             ? cdp__join_notify_others(m)
             : CDP_OK;
     cdp__free(m->os, s->theirs);
     memcpy(&s->theirs, &v->data, sizeof s->theirs);
     s->their_bytes = v->bytes;
     v->data = NULL;
-    memset(&s->seen, 0, sizeof s->seen);
+    memset(&s->start, 0, sizeof s->start);
     if (s->config && s->their_bytes < CDP__CONFIG_BYTES) return cdp__join_find(m);
     if (s->config) cdp__mesh_round(m, (const uint8_t *)s->theirs + 24);
     return cdp__join_look(m, cdp__join_find);

@@ -64,7 +64,7 @@ CDP__PRIVATE bool cdp__mesh_parse_endpoint(
     }
     n = cdp__addrs_parse(word + head + 1, bytes - head - 1, at, CDP__ADDRS);
     *count = cdp__paths(m->mine, m->mine_count, at, n, out);
-    m->met = true;
+    m->job_known = true;
     return n > 0;
 }
 #endif /* CDP_NO_MEETING */
@@ -355,7 +355,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_start_watch(cdp__mesh *m) {
     value.data = will;
     value.bytes = cdp__failure_encode(&r, will);
     if (!s->second) st = cdp__join_second(m);
-    if (st == CDP_OK) st = cdp__tcp_store_set_will(s->second, m->fail_key, value);
+    if (st == CDP_OK) st = cdp__tcp_store_set_last_will(s->second, m->fail_key, value);
     if (st != CDP_OK) return st;
     s->made = s->second;
     s->second = NULL;
@@ -490,7 +490,7 @@ CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
         s->waits = CDP__WAITS_NOT;
         if (func(m) != CDP_OK) cdp__join_fail(m, cdp_last_error());
     }
-    if (s->status == CDP_OK) cdp__tcp_store_withdraw_will(m->watch);
+    if (s->status == CDP_OK) cdp__tcp_store_withdraw_last_will(m->watch);
     return s->status;
 }
 

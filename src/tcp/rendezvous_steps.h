@@ -129,7 +129,7 @@ CDP__PRIVATE cdp_status cdp__mesh_publish_config(cdp__mesh *m) {
     cdp__mesh_round(m, m->job);
     s->config = true;
     s->their_bytes = 0;
-    s->twice_ns = 0;
+    s->claimed_until_ns = 0;
     s->own_head = s->own_bytes = CDP__CONFIG_BYTES;
     if (!m->desc.external_store) {
         cdp__join_value(s, 0, s->own, s->own_bytes);
@@ -185,7 +185,7 @@ CDP__PRIVATE void cdp__mesh_compare(
         cdp__error(why, CDP_ERR_MISMATCH, 0,
             "connections is %u here but %u on rank 0; make them equal", m->desc.connections,
             cdp__get_u32(value + 40) & 0xffff);
-    else if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+    else if (m->job_known && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
         cdp__error(why, CDP_ERR_MISMATCH, 0,
             "the published address of rank 0 leads to another job: it is that of an earlier run; "
             "remove the meeting file or key");
@@ -229,11 +229,11 @@ CDP__PRIVATE cdp_status cdp__join_config_stale(cdp__mesh *m) {
         m->desc.init_timeout_ms, (const char *)m->join->own);
 }
 
-/* The settings differ from those in the config, and what is said of that start is in s->seen. */
+/* The settings differ from those in the config, and what is said of that start is in s->start. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__join_differs(cdp__mesh *m) {
     cdp__join *s = m->join;
-    s->seen.differs = true;
-    if (cdp__start_judge(&s->seen) == CDP__START_NEXT) return cdp__join_next(m);
+    s->start.differs = true;
+    if (cdp__start_judge(&s->start) == CDP__START_NEXT) return cdp__join_next(m);
     return cdp__error_record(&s->error);
 }
 
@@ -245,13 +245,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_config_compare(
     cdp_error why;
     cdp__mesh_compare(m, value, bytes, &why);
     if (bytes < CDP__CONFIG_BYTES) return cdp__error_record(&why);
-    if (m->met && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
+    if (m->job_known && memcmp(m->job, value + 24, CDP__JOB_BYTES) != 0)
         return m->meeting ? cdp__join_again(m, &why) : cdp__error_record(&why);
     memcpy(m->job, value + 24, CDP__JOB_BYTES);
     cdp__mesh_round(m, m->job);
     if (why.status == CDP_OK) return CDP_OK;
     s->error = why;
-    memset(&s->seen, 0, sizeof s->seen);
+    memset(&s->start, 0, sizeof s->start);
     return cdp__join_look(m, cdp__join_differs);
 }
 
@@ -308,7 +308,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     if (st != CDP_OK) return st;
     cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
     s->config = false;
-    s->twice_ns = 0;
+    s->claimed_until_ns = 0;
     cdp__text_add(&t, "%016llx ", (unsigned long long)random);
     s->own_head = t.used;
     cdp__addrs_text(

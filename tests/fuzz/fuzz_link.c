@@ -199,7 +199,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         .os = &os,
         .logger = {.level = CDP_LOG_SILENT}};
     T(cdp_group_create(&d, &g) == CDP_OK);
-    g->w->note = note;
+    g->w->on_control = note;
     if (what & 1) T(cdp_group_new(g, pair, 2, &sub) == CDP_OK);
     if (what & 2) T(cdp_group_new(g, all, 3, &other) == CDP_OK);
     (void)!cdp_allreduce_async(

@@ -244,7 +244,7 @@ static uint64_t model_load(const void *p, size_t bytes, int order) {
         order = __ATOMIC_ACQUIRE;
     if (planted == NO_SECOND_LOOK && order == __ATOMIC_SEQ_CST
         && where == (writer ? RUNG_WRITER : RUNG_READER))
-        return running->s.seen[writer];
+        return running->s.bell_counts[writer];
     if (planted == BELL_LOOK_ACQUIRES && where == (writer ? WANTS_READER : WANTS_WRITER))
         order = __ATOMIC_ACQUIRE;
     if (planted == SERIAL_READ_RELAXED && where == SERIAL && order == __ATOMIC_ACQUIRE)
@@ -646,8 +646,8 @@ static uint64_t state_hash(void) {
     for (int i = 0; i < 2; ++i) {
         const thread *t = &threads[i];
         const cdp__line *l = &t->s.line;
-        const uint64_t own[8] = {t->since, l->in_at, l->out_at, l->out_tail, t->s.seen[0],
-            t->s.seen[1], l->full + 2u * l->state[0],
+        const uint64_t own[8] = {t->since, l->in_at, l->out_at, l->out_tail, t->s.bell_counts[0],
+            t->s.bell_counts[1], l->full + 2u * l->state[0],
             (uint64_t)t->expected << 32 | (uint64_t)t->op << 24 | (uint64_t)t->where << 16
                 | t->value};
         const uint32_t mail[4] = {t->eager.put[0], t->eager.freed[0], t->eager.got[0], t->done};

@@ -115,7 +115,7 @@ TEST(who_looks_for_newcomers_sees_trials_too) {
     e.place.rank = 1;
     e.d.members = m;
     for (e.d.size = 2; e.d.size < 5000; ++e.d.size)
-        T(cdp__elastic_hear_ms(&e.d) > cdp__elastic_look_ms(&e));
+        T(cdp__elastic_question_ms(&e.d) > cdp__elastic_look_ms(&e));
 }
 
 static uint64_t clock_ns;
@@ -476,9 +476,9 @@ TEST(the_first_epoch_waits_for_the_last_call) {
     T_EQ(3, d.tickets); /* the fourth is a spare, and is not dealt with */
     for (uint32_t r = 0; r < d.size; ++r)
         T_EQ(r + 1, d.members[r].id[0]);
-    tickets[0].gone = tickets[2].gone = tickets[3].gone = true; /* below the minimum again */
+    tickets[0].ended = tickets[2].ended = tickets[3].ended = true; /* below the minimum again */
     T(!cdp__elastic_founds(&v, tickets[1].id, 1000, 200));
-    tickets[3].gone = false;
+    tickets[3].ended = false;
     T(cdp__elastic_founds(&v, tickets[1].id, 200, 200));
     T_EQ(CDP__ELASTIC_DECIDED, cdp__elastic_decide(&v, &d));
     T_EQ(2, d.size);

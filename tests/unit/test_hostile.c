@@ -358,9 +358,9 @@ TEST(answers_beyond_the_window) {
 TEST(many_closed_streams_are_one_channel) {
     wire w;
     cdp_group *g = world(&w);
-    for (uint32_t i = 0; i < 3 * CDP__GONE; ++i)
-        cdp__world_gone(g->w, 4711);
-    T_EQ(1, g->w->gone_at);
+    for (uint32_t i = 0; i < 3 * CDP__CLOSED_KEPT; ++i)
+        cdp__world_record_closed(g->w, 4711);
+    T_EQ(1, g->w->closed_at);
     world_end(&w, g);
 }
 

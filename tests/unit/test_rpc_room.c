@@ -128,7 +128,7 @@ static void waits_for_memory(side *s) {
             (void)!cdp_rpc_serve(s->rpc, 1);
             cdp_lock_acquire(&s->rpc->lock);
             here = s->rpc->in != NULL;
-            if (here) s->rpc->in->came_ns -= 61000000000u; /* a minute passes */
+            if (here) s->rpc->in->arrived_ns -= 61000000000u; /* a minute passes */
             cdp_lock_release(&s->rpc->lock);
         }
         cdp_lock_acquire(&s->rpc->lock);

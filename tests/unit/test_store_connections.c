@@ -121,7 +121,7 @@ static void sees_off(bool withdrawn) {
     rq.values = &value;
     rq.key_count = 1;
     T(w->start(w->self, &rq) == CDP_PENDING); /* nobody drives the server */
-    if (withdrawn) cdp__tcp_store_withdraw_will(w);
+    if (withdrawn) cdp__tcp_store_withdraw_last_will(w);
     start = now_ms();
     cdp_store_destroy(w);
     took = now_ms() - start;

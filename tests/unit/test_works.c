@@ -815,10 +815,10 @@ static void one_has_died(uint32_t rank, cdp_group *w) {
     if (rank == 0) {
         OK(cdp_recv_any(w, &x, 1, CDP_DTYPE_I32, CDP_ANY_RANK, 3, &got));
         cdp__enter(w);
-        const uint32_t gone = w->any.first_gone;
+        const uint32_t gone = w->any.first_ended;
         const bool lost = w->peers[1].lost, left = w->streams[2].left;
         w->streams[2].left = w->peers[1].lost = true;
-        w->any.first_gone = 2;
+        w->any.first_ended = 2;
         T_EQ(1, cdp__any_fewest(w, 3));
         w->peers[1].lost = false;
         w->streams[1].left = true; /* this one left, too: the other one sent less */
@@ -826,7 +826,7 @@ static void one_has_died(uint32_t rank, cdp_group *w) {
         w->streams[1].left = false;
         w->streams[2].left = left;
         w->peers[1].lost = lost;
-        w->any.first_gone = gone;
+        w->any.first_ended = gone;
         cdp__leave(w);
     } else if (rank == 1) {
         OK(cdp_send(w, &x, 1, CDP_DTYPE_I32, 0, 3));
