@@ -12384,21 +12384,19 @@ CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
     cdp__atomic_store_u32(&b->wants, wants, CDP__SEQ_CST);
 }
 
-/* True if a peer rang for one of `wants` since `counts` was stored: checked before each sleep. */
+/* True if a peer rang for one of `wants` since `last` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
-    const cdp__doorbell *b, const uint32_t counts[2], uint32_t wants) {
-    return ((wants & CDP__BELL_DATA)
-               && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != counts[0])
-        || ((wants & CDP__BELL_ROOM)
-            && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != counts[1]);
+    const cdp__doorbell *b, const uint32_t last[2], uint32_t wants) {
+    return ((wants & CDP__BELL_DATA) && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != last[0])
+        || ((wants & CDP__BELL_ROOM) && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != last[1]);
 }
 
 /* The owner is awake. It polls everything after this call. */
-CDP__PRIVATE void cdp__doorbell_read(cdp__doorbell *b, uint32_t counts[2]) {
+CDP__PRIVATE void cdp__doorbell_read(cdp__doorbell *b, uint32_t last[2]) {
     if (cdp__atomic_load_u32(&b->wants, CDP__RELAXED))
         cdp__atomic_store_u32(&b->wants, 0, CDP__RELAXED);
-    counts[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
-    counts[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
+    last[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
+    last[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
 }
 
 /* ---- rings */
@@ -22249,7 +22247,7 @@ typedef struct cdp__bucket {
     cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
-#define CDP__HOOK_LANES 8u
+#define CDP__HOOK_GROUPS 8u
 
 /* What a synchronized pass leaves in gradients. */
 typedef enum cdp__ddp_result {
@@ -22297,7 +22295,7 @@ struct cdp_ddp {
     uint8_t *pack;     /* small parameters or buffers are broadcast from here in one message */
     uint64_t pack_bytes;
     uint32_t *order; /* order in which parameters became complete in the first synchronized pass */
-    uint32_t *seen, ordered; /* that order in the last pass; number of complete parameters */
+    uint32_t *last_order, ordered; /* that order in the last pass; number of complete parameters */
 
     /* Several threads may call ready() in one pass. The lock guards marks, `pending`, rows of
        sparse parameters, `failed` and the next two members. The others are only used by the
@@ -22310,12 +22308,12 @@ struct cdp_ddp {
     cdp__ddp_result result;
 #endif
     /* groups in which the stages of a hook run; the first one is `group` */
-    cdp_group *lanes[CDP__HOOK_LANES];
-    uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
-    cdp_work active, used;            /* operations that sum flags which a hook must not see */
-    uint32_t number;                  /* number of this ddp in its group */
-    uint32_t group_made;              /* which of the groups at this address `group` is */
-    bool group_memory;                /* buckets may be in memory of the group's transport */
+    cdp_group *groups[CDP__HOOK_GROUPS];
+    uint32_t at[CDP__HOOK_GROUPS + 1]; /* the next bucket for each stage */
+    cdp_work active, used;             /* operations that sum flags which a hook must not see */
+    uint32_t number;                   /* number of this ddp in its group */
+    uint32_t group_made;               /* which of the groups at this address `group` is */
+    bool group_memory;                 /* buckets may be in memory of the group's transport */
     uint32_t sparse_count;
     uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
     bool placed;             /* `device` is decided */
@@ -23448,8 +23446,8 @@ CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
         if (cdp__is_child(d->group->w->forks) || !cdp__ddp_leave(d)) return;
     }
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
-    for (i = 1; i < CDP__HOOK_LANES; ++i)
-        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
+    for (i = 1; i < CDP__HOOK_GROUPS; ++i)
+        if (d->groups[i] != d->group) cdp_group_destroy(d->groups[i]);
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     for (i = 0; d->params && i < d->param_count; ++i) {
         cdp__free(d->os, d->params[i].name);
@@ -23619,7 +23617,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
         (cdp_buffer *)cdp__alloc_zero(d->os, (desc->buffer_count + 1) * sizeof *d->buffers);
     d->slots = (uint32_t *)cdp__alloc(d->os, n * sizeof *d->slots);
     d->order = (uint32_t *)cdp__alloc(d->os, 2ull * n * sizeof *d->order);
-    d->seen = d->order + n;
+    d->last_order = d->order + n;
     if (!d->params || !d->buffers || !d->slots || !d->order)
         return cdp__fail_nomem("the parameter list", n * sizeof *d->params);
     for (i = 0; i < n && st == CDP_OK; ++i)
@@ -23816,9 +23814,9 @@ CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
 /* It has no group until the next cdp_ddp_rebind(). */
 CDP__PRIVATE void cdp__ddp_unbind(cdp_ddp *d) {
     uint32_t i;
-    for (i = 1; i < CDP__HOOK_LANES; ++i) { /* of a hook that was removed */
-        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
-        d->lanes[i] = NULL;
+    for (i = 1; i < CDP__HOOK_GROUPS; ++i) { /* of a hook that was removed */
+        if (d->groups[i] != d->group) cdp_group_destroy(d->groups[i]);
+        d->groups[i] = NULL;
     }
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     d->buckets = NULL;
@@ -24054,7 +24052,7 @@ CDP__PRIVATE cdp_status cdp__hook_call(
 CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
     cdp_status st;
-    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    b->view.group = stage < d->hook.operations ? d->groups[stage] : d->group;
     st = cdp__hook_call(&d->hook, &b->view, stage, &rq);
     b->done = st != CDP_PENDING;
     if (st != CDP_PENDING) return st;
@@ -24690,7 +24688,7 @@ CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, uint32_t i) {
         cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
     cdp_lock_acquire(&d->lock);
     CDP_ASSERT(d->ordered < d->param_count && d->buckets[p->bucket].pending);
-    d->seen[d->ordered] = i;
+    d->last_order[d->ordered] = i;
     if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered] = i;
     ++d->ordered;
     --d->buckets[p->bucket].pending;
@@ -25374,13 +25372,13 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
 
 /* Creates one group per operation of a bucket. On a device all stages share the queue of one
    group. */
-CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
+CDP__PRIVATE cdp_status cdp__ddp_open_groups(cdp_ddp *d, uint32_t operations) {
     const uint32_t n = cdp_size(d->group);
     uint32_t *all, i;
     cdp_status st = CDP_OK;
-    d->lanes[0] = d->group;
+    d->groups[0] = d->group;
     for (i = 1; i < operations && cdp__ddp_on_device(d); ++i)
-        d->lanes[i] = d->group;
+        d->groups[i] = d->group;
     if (operations < 2 || cdp__ddp_on_device(d)) return CDP_OK;
 #ifdef CDP_NO_GROUPS
     (void)all;
@@ -25396,9 +25394,9 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     for (i = 0; i < n; ++i)
         all[i] = i;
     for (i = 1; i < operations && st == CDP_OK; ++i) {
-        if (d->lanes[i]) continue;
-        st = cdp_group_new(d->group, all, n, &d->lanes[i]);
-        if (st == CDP_OK) cdp__group_share_failures(d->lanes[i], d->group);
+        if (d->groups[i]) continue;
+        st = cdp_group_new(d->group, all, n, &d->groups[i]);
+        if (st == CDP_OK) cdp__group_share_failures(d->groups[i], d->group);
     }
     cdp__free(d->os, all);
     return st;
@@ -25410,15 +25408,15 @@ CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
     if (st != CDP_OK) return st;
     if (hook && !hook->stage)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
-    if (hook && hook->operations > CDP__HOOK_LANES)
+    if (hook && hook->operations > CDP__HOOK_GROUPS)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations",
-            CDP__HOOK_LANES);
+            CDP__HOOK_GROUPS);
     if (hook && hook->device != cdp__ddp_on_device(d))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see "
             "cdp_nccl_hook_create)",
             cdp__ddp_on_device(d) ? "device" : "host");
-    return hook ? cdp__ddp_open_lanes(d, hook->operations) : CDP_OK;
+    return hook ? cdp__ddp_open_groups(d, hook->operations) : CDP_OK;
 }
 
 CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
@@ -25564,7 +25562,7 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
             cdp__text_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
     cdp__text_add(t, "\nprev_iteration_grad_ready_order_indices:");
     for (i = 0; i < d->ordered && s->steps; ++i)
-        cdp__text_add(t, " %u", d->seen[i]);
+        cdp__text_add(t, " %u", d->last_order[i]);
     cdp__text_add(t, "\n");
     cdp__trace_number(t, "sent_bytes", s->sent_bytes);
     cdp__trace_number(t, "forward_compute_time_ns", s->forward_ns);
@@ -29067,7 +29065,7 @@ struct cdp_outer {
     cdp_outer_desc desc; /* with defaults */
     cdp_param *params;   /* a copy */
     cdp_hook wire;
-    cdp_group *lane; /* of all ranks; operations of fragments alone use it */
+    cdp_group *group; /* of all ranks; operations of fragments alone use it */
     const cdp_os *os;
     uint64_t total;          /* values */
     float *saved, *momentum; /* what all ranks agree on */
@@ -29075,7 +29073,7 @@ struct cdp_outer {
     cdp_bucket bucket;       /* the same as the hook sees it */
     uint64_t first;          /* its first value */
     uint32_t stage;          /* the hook's next one */
-    bool flies;              /* a fragment is on its way */
+    bool in_flight;          /* a fragment is on its way */
     bool arrived;            /* and delta holds the mean */
     bool agreed;             /* its values are those of a group, also before the first round */
     cdp_work work;
@@ -29140,10 +29138,10 @@ CDP__PRIVATE cdp_status cdp__outer_plain(
 /* Others wait for what this rank will not send. */
 CDP__PRIVATE cdp_status cdp__outer_fail(cdp_outer *o, cdp_status st) {
     const cdp_error error = *cdp_last_error();
-    cdp__group_break_unless_failing(o->lane, &error);
-    (void)cdp_group_status(o->lane);
+    cdp__group_break_unless_failing(o->group, &error);
+    (void)cdp_group_status(o->group);
     *cdp__error_slot() = error;
-    o->flies = o->arrived = false;
+    o->in_flight = o->arrived = false;
     return o->failed = st;
 }
 
@@ -29151,7 +29149,7 @@ CDP__PRIVATE cdp_status cdp__outer_fail(cdp_outer *o, cdp_status st) {
 CDP__PRIVATE cdp_status cdp__outer_stage(cdp_outer *o) {
     cdp_request rq;
     cdp_status st;
-    o->bucket.group = o->lane;
+    o->bucket.group = o->group;
     st = cdp__hook_call(&o->wire, &o->bucket, o->stage++, &rq);
     o->arrived = st == CDP_OK;
     if (st != CDP_PENDING) return st;
@@ -29171,9 +29169,9 @@ CDP__PRIVATE cdp_status cdp__outer_start(cdp_outer *o) {
     b->data = o->delta;
     b->count = end - o->first;
     b->dtype = CDP_DTYPE_F32;
-    b->divisor = (cdp_real)cdp_size(o->lane);
+    b->divisor = (cdp_real)cdp_size(o->group);
     o->stage = 0;
-    o->flies = true;
+    o->in_flight = true;
     o->arrived = !b->count;
     o->work.seq = 0;
     cdp__outer_differ(o, end);
@@ -29209,7 +29207,7 @@ CDP__PRIVATE cdp_status cdp__outer_apply(cdp_outer *o) {
     st = range.count ? cdp_optim_update(&rule, &range) : CDP_OK;
     if (st != CDP_OK) return st;
     cdp__outer_mix(o, o->first, o->first + o->bucket.count, (float)o->desc.alpha);
-    o->flies = false;
+    o->in_flight = false;
     ++o->stats.rounds;
     return CDP_OK;
 }
@@ -29233,7 +29231,7 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
     at = o->stats.steps++ % interval + 1;
     if (at == interval - o->desc.delay)
         st = cdp__outer_start(o);
-    else if (o->flies)
+    else if (o->in_flight)
         st = cdp__outer_advance(o, false);
     if (st == CDP_OK && at == interval) {
         from = o->os->now_ns(o->os->user);
@@ -29302,7 +29300,7 @@ CDP__PRIVATE uint32_t cdp__outer_source(const uint64_t *all, uint32_t n, bool *d
 
 /* All ranks take what the source has agreed on, and begin the fragment that it lacks. */
 CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
-    const uint32_t n = cdp_size(o->lane), rank = cdp_rank(o->lane);
+    const uint32_t n = cdp_size(o->group), rank = cdp_rank(o->group);
     uint64_t mine[CDP__OUTER_FACTS], *all, *of;
     uint32_t source = 0;
     bool differs = false;
@@ -29310,14 +29308,14 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
     all = (uint64_t *)cdp__alloc(o->os, n * sizeof mine);
     if (!all) return cdp__fail_nomem("facts of all ranks", n * sizeof mine);
     cdp__outer_facts(o, mine);
-    st = cdp_allgather(o->lane, mine, all, CDP__OUTER_FACTS, CDP_DTYPE_U64);
+    st = cdp_allgather(o->group, mine, all, CDP__OUTER_FACTS, CDP_DTYPE_U64);
     if (st == CDP_OK) st = cdp__outer_compare(all, n);
     if (st == CDP_OK) source = cdp__outer_source(all, n, &differs);
     of = all + source * CDP__OUTER_FACTS;
     if (st == CDP_OK && differs && o->total)
-        st = cdp_broadcast(o->lane, o->saved, o->total, CDP_DTYPE_F32, source);
+        st = cdp_broadcast(o->group, o->saved, o->total, CDP_DTYPE_F32, source);
     if (st == CDP_OK && differs && o->total)
-        st = cdp_broadcast(o->lane, o->momentum, o->total, CDP_DTYPE_F32, source);
+        st = cdp_broadcast(o->group, o->momentum, o->total, CDP_DTYPE_F32, source);
     if (st == CDP_OK) {
         if (memcmp(&all[rank * CDP__OUTER_FACTS + CDP__OUTER_ROUNDS], &of[CDP__OUTER_ROUNDS],
                 2 * sizeof *all)
@@ -29332,9 +29330,9 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
 }
 
 /* A group in which nothing else runs, so that fragments travel while the program uses its own. */
-CDP__PRIVATE cdp_status cdp__outer_open_lane(cdp_outer *o, cdp_group *group) {
+CDP__PRIVATE cdp_status cdp__outer_open_group(cdp_outer *o, cdp_group *group) {
 #ifdef CDP_NO_GROUPS
-    o->lane = group;
+    o->group = group;
     return o->desc.delay ? cdp__fail(CDP_ERR_UNSUPPORTED,
                "cdp_outer: desc.delay needs a group of its own, and CDP_NO_GROUPS was defined when "
                "cdp.h was compiled")
@@ -29346,22 +29344,22 @@ CDP__PRIVATE cdp_status cdp__outer_open_lane(cdp_outer *o, cdp_group *group) {
     if (!all) return cdp__fail_nomem("an outer", n * sizeof *all);
     for (i = 0; i < n; ++i)
         all[i] = i;
-    st = cdp_group_new(group, all, n, &o->lane);
-    if (st == CDP_OK) cdp__group_share_failures(o->lane, group);
+    st = cdp_group_new(group, all, n, &o->group);
+    if (st == CDP_OK) cdp__group_share_failures(o->group, group);
     cdp__free(o->os, all);
     return st;
 #endif
 }
 
-CDP__PRIVATE void cdp__outer_close_lane(cdp_outer *o) {
-    /* its failure ends with the lane */
-    if (o->work.seq && cdp_work_wait(o->work) != CDP_OK) o->flies = false;
+CDP__PRIVATE void cdp__outer_close_group(cdp_outer *o) {
+    /* its failure ends with that group */
+    if (o->work.seq && cdp_work_wait(o->work) != CDP_OK) o->in_flight = false;
     o->work.seq = 0;
-    o->flies = o->arrived = false;
+    o->in_flight = o->arrived = false;
 #ifndef CDP_NO_GROUPS
-    cdp_group_destroy(o->lane);
+    cdp_group_destroy(o->group);
 #endif
-    o->lane = NULL;
+    o->group = NULL;
 }
 
 CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
@@ -29370,8 +29368,8 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
     if (!group) return cdp__missing("cdp_outer_rebind", "group");
     st = cdp__alive(group, "cdp_outer_rebind");
     if (st != CDP_OK) return st;
-    cdp__outer_close_lane(o);
-    st = cdp__outer_open_lane(o, group);
+    cdp__outer_close_group(o);
+    st = cdp__outer_open_group(o, group);
     if (st == CDP_OK) st = cdp__outer_agree(o);
     return o->failed = st;
 }
@@ -29431,7 +29429,7 @@ CDP__PRIVATE cdp_status cdp__outer_memory(cdp_outer *o) {
 }
 
 CDP__PRIVATE void cdp__outer_free(cdp_outer *o) {
-    if (o->lane) cdp__outer_close_lane(o);
+    if (o->group) cdp__outer_close_group(o);
     if (o->wire.destroy) o->wire.destroy(o->wire.self);
     cdp__free(o->os, o->params);
     cdp__free(o->os, o->saved);
@@ -29469,7 +29467,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     st = cdp__outer_memory(o);
     if (st == CDP_OK) {
         cdp__outer_save(o);
-        st = cdp__outer_open_lane(o, d.group);
+        st = cdp__outer_open_group(o, d.group);
     }
     if (st == CDP_OK) st = cdp__outer_agree(o);
     if (st != CDP_OK) {
@@ -29640,7 +29638,7 @@ enum {
 
 struct cdp_report {
     cdp_report_desc desc;
-    cdp_group *lane;
+    cdp_group *group;
     const cdp_os *os;
     uint64_t *mine, *all; /* rows */
     uint64_t row;         /* numbers in one */
@@ -29672,7 +29670,7 @@ CDP__PRIVATE void cdp__report_number(cdp__text *t, const char *name, uint64_t v)
     cdp__text_add(t, ",\"%s\":%llu", name, (unsigned long long)v);
 }
 
-CDP__PRIVATE void cdp__report_say(const cdp_report *r, bool job, cdp__text *t) {
+CDP__PRIVATE void cdp__report_values(const cdp_report *r, bool job, cdp__text *t) {
     const uint64_t bytes = cdp__text_end(t);
     r->desc.line(r->desc.user, job, t->at, cdp__min(bytes, CDP__REPORT_LINE - 1));
 }
@@ -29719,7 +29717,7 @@ CDP__PRIVATE void cdp__report_job_line(const cdp_report *r, uint32_t n) {
     } else {
         cdp__text_add(&t, ",\"slowest\":null}");
     }
-    cdp__report_say(r, true, &t);
+    cdp__report_values(r, true, &t);
 }
 
 CDP__PRIVATE void cdp__report_rank_line(
@@ -29727,21 +29725,21 @@ CDP__PRIVATE void cdp__report_rank_line(
     char line[CDP__REPORT_LINE];
     cdp__text t = cdp__text_of(line, sizeof line);
     cdp__text_add(
-        &t, "{\"step\":%llu,\"rank\":%u", (unsigned long long)r->steps, cdp_rank(r->lane));
+        &t, "{\"step\":%llu,\"rank\":%u", (unsigned long long)r->steps, cdp_rank(r->group));
     cdp__report_sums(&t, row, f->loss, 1);
     cdp__report_real(&t, "backward_ms", (double)backward_ns / 1e6);
     cdp__text_char(&t, '}');
-    cdp__report_say(r, false, &t);
+    cdp__report_values(r, false, &t);
 }
 
 /* The rows of all ranks have come. */
 CDP__PRIVATE void cdp__report_digest(cdp_report *r) {
-    const uint32_t n = cdp_size(r->lane);
+    const uint32_t n = cdp_size(r->group);
     uint32_t k;
     r->work.seq = 0;
     for (k = 0; k < r->desc.every; ++k)
         cdp__late_add(&r->late, r->all + CDP__REPORT_BUSY + k, n, r->row);
-    if (r->desc.line && cdp_rank(r->lane) == 0) cdp__report_job_line(r, n);
+    if (r->desc.line && cdp_rank(r->group) == 0) cdp__report_job_line(r, n);
 }
 
 /* The numbers of one step. */
@@ -29801,15 +29799,15 @@ CDP_API cdp_status cdp_report_step(cdp_report *r, const cdp_report_figures *figu
     if (st == CDP_PENDING) return CDP_OK;
     if (st != CDP_OK) r->filled = 0; /* of a line that nobody gets */
     if (st != CDP_OK || r->filled < r->desc.every) return st;
-    memcpy(r->all + cdp_rank(r->lane) * r->row, r->mine, (size_t)r->row * sizeof *r->mine);
+    memcpy(r->all + cdp_rank(r->group) * r->row, r->mine, (size_t)r->row * sizeof *r->mine);
     r->filled = 0;
     r->sent_steps = r->steps;
-    return cdp_allgather_async(r->lane, NULL, r->all, r->row, CDP_DTYPE_U64, &r->work);
+    return cdp_allgather_async(r->group, NULL, r->all, r->row, CDP_DTYPE_U64, &r->work);
 }
 
 CDP_API cdp_straggler cdp_report_straggler(const cdp_report *r) {
     cdp_straggler none;
-    if (r && !cdp__ended(r)) return cdp__late_find(&r->late, cdp_size(r->lane));
+    if (r && !cdp__ended(r)) return cdp__late_find(&r->late, cdp_size(r->group));
     memset(&none, 0, sizeof none);
     return none;
 }
@@ -29837,7 +29835,7 @@ CDP__PRIVATE void cdp__report_events(const cdp_ddp *d, uint64_t *e) {
 
 /* offsets[k] is added to times of rank k. `pairs`: two numbers for each rank. */
 CDP__PRIVATE cdp_status cdp__report_clocks(cdp_report *r, uint64_t *pairs, int64_t *offsets) {
-    const uint32_t me = cdp_rank(r->lane);
+    const uint32_t me = cdp_rank(r->group);
     cdp__shift_bounds b = {-INT64_MAX / 4, INT64_MAX / 4};
     uint64_t left = 0, came = 0;
     cdp_status st = CDP_OK;
@@ -29846,13 +29844,13 @@ CDP__PRIVATE cdp_status cdp__report_clocks(cdp_report *r, uint64_t *pairs, int64
         pairs[2 * me] = left; /* of the operation before */
         pairs[2 * me + 1] = came;
         left = r->os->now_ns(r->os->user);
-        st = cdp_allgather(r->lane, NULL, pairs, 2, CDP_DTYPE_U64);
+        st = cdp_allgather(r->group, NULL, pairs, 2, CDP_DTYPE_U64);
         came = r->os->now_ns(r->os->user);
         if (st == CDP_OK && i)
             cdp__shift_narrow(&b, pairs[2 * me], pairs[2 * me + 1], pairs[0], pairs[1]);
     }
     offsets[me] = me ? cdp__shift_middle(&b) : 0;
-    return st == CDP_OK ? cdp_allgather(r->lane, NULL, offsets, 1, CDP_DTYPE_I64) : st;
+    return st == CDP_OK ? cdp_allgather(r->group, NULL, offsets, 1, CDP_DTYPE_I64) : st;
 }
 
 CDP__PRIVATE void cdp__report_draw_rank(
@@ -29903,13 +29901,13 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
         return cdp__fail(CDP_ERR_STATE,
             "cdp_report_svg: the last pass is open, or was not synchronized (cdp_ddp_no_sync), or "
             "there was none; call it after a synchronized one");
-    n = cdp_size(r->lane);
+    n = cdp_size(r->group);
     events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 3ull) * 8);
     if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 3ull) * 8);
     pairs = events + n * CDP__REPORT_EVENTS;
     offsets = (int64_t *)(pairs + 2ull * n);
-    cdp__report_events(r->desc.ddp, events + cdp_rank(r->lane) * CDP__REPORT_EVENTS);
-    st = cdp_allgather(r->lane, NULL, events, CDP__REPORT_EVENTS, CDP_DTYPE_U64);
+    cdp__report_events(r->desc.ddp, events + cdp_rank(r->group) * CDP__REPORT_EVENTS);
+    st = cdp_allgather(r->group, NULL, events, CDP__REPORT_EVENTS, CDP_DTYPE_U64);
     if (st == CDP_OK) st = cdp__report_clocks(r, pairs, offsets);
     if (st == CDP_OK) cdp__report_draw(&t, events, offsets, n, r->desc.ddp->stats.steps);
     if (st == CDP_OK && bytes) *bytes = cdp__text_end(&t);
@@ -29923,7 +29921,7 @@ CDP__PRIVATE void cdp__report_free(cdp_report *r) {
     const cdp_status st = r->work.seq ? cdp_work_wait(r->work) : CDP_OK;
     (void)st;
 #ifndef CDP_NO_GROUPS
-    if (r->lane) cdp_group_destroy(r->lane);
+    if (r->group) cdp_group_destroy(r->group);
 #endif
     cdp__free(r->os, r->mine);
     cdp__free(r->os, r->all);
@@ -29931,9 +29929,9 @@ CDP__PRIVATE void cdp__report_free(cdp_report *r) {
 }
 
 /* A group of all ranks, in which nothing else runs. */
-CDP__PRIVATE cdp_status cdp__report_open_lane(cdp_report *r, cdp_group *group) {
+CDP__PRIVATE cdp_status cdp__report_open_group(cdp_report *r, cdp_group *group) {
 #ifdef CDP_NO_GROUPS
-    r->lane = group;
+    r->group = group;
     return CDP_OK;
 #else
     const uint32_t n = cdp_size(group);
@@ -29942,8 +29940,8 @@ CDP__PRIVATE cdp_status cdp__report_open_lane(cdp_report *r, cdp_group *group) {
     if (!all) return cdp__fail_nomem("a report", n * sizeof *all);
     for (i = 0; i < n; ++i)
         all[i] = i;
-    st = cdp_group_new(group, all, n, &r->lane);
-    if (st == CDP_OK) cdp__group_share_failures(r->lane, group);
+    st = cdp_group_new(group, all, n, &r->group);
+    if (st == CDP_OK) cdp__group_share_failures(r->group, group);
     cdp__free(r->os, all);
     return st;
 #endif
@@ -29966,7 +29964,7 @@ CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_
     r->mine = (uint64_t *)cdp__alloc_zero(r->os, r->row * sizeof *r->mine);
     r->all =
         (uint64_t *)cdp__alloc_zero(r->os, cdp_size(desc->ddp->group) * r->row * sizeof *r->all);
-    st = r->mine && r->all ? cdp__report_open_lane(r, desc->ddp->group)
+    st = r->mine && r->all ? cdp__report_open_group(r, desc->ddp->group)
                            : cdp__fail_nomem("a report", r->row * sizeof *r->mine);
     if (st != CDP_OK) {
         cdp__report_free(r);

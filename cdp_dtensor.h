@@ -1080,7 +1080,7 @@ CDP__DT uint64_t cdp__dt_volume(const cdp__dt_region *r, uint32_t ndim) {
 }
 
 /* Intersects two regions. False if they have no common element. */
-CDP__DT bool cdp__dt_meet(
+CDP__DT bool cdp__dt_intersect(
     const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim, cdp__dt_region *out) {
     for (uint32_t d = 0; d < ndim; ++d) {
         const uint64_t low = cdp__max(a->start[d], b->start[d]);
@@ -1424,7 +1424,7 @@ typedef struct cdp__dt_retired {
 typedef struct cdp__dt_link {
     struct cdp__dt_link *next;
     cdp_group *group;
-    cdp__dt_retired *graves;
+    cdp__dt_retired *retired;
     bool borrowed;
     uint32_t refs, count;
     uint32_t *ranks;
@@ -1946,7 +1946,7 @@ CDP__DT void cdp__dt_cuts_hold(const cdp_layout *l) {
     }
 }
 
-CDP__DT void cdp__dt_cuts_let_go(const cdp_layout *l) {
+CDP__DT void cdp__dt_cuts_release(const cdp_layout *l) {
     if (cdp__ended(l->mesh)) return;
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)l->mesh;
     for (uint32_t by = 0; by < m->desc.ndim; ++by) {
@@ -2084,7 +2084,7 @@ CDP__DT void cdp__dt_plain_receives(
     target = cdp__dt_cell_region(&p->to, t);
     for (uint32_t c = 0; c < p->from.cells; ++c) {
         const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         if (c == own) {
             cdp__dt_emit_move(emit, user, CDP__DT_LOCAL, node, &part);
             continue;
@@ -2103,7 +2103,7 @@ CDP__DT void cdp__dt_plain_sends(
     const uint32_t mine = cdp__dt_member(&p->from, node);
     for (uint32_t t = 0; t < p->to.cells; ++t) {
         const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         for (uint32_t k = 0, i = 0; k < p->to.members; ++k) {
             const uint32_t peer = cdp__dt_member_node(&p->to, t, k);
             if (cdp__dt_cell(&p->from, peer) == c) continue;
@@ -2180,7 +2180,7 @@ CDP__DT void cdp__dt_term_sends(
     const uint32_t term = cdp__dt_term(&p->from, node);
     for (uint32_t t = 0; t < p->to.cells; ++t) {
         const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
         uint32_t owner = 0;
         for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a) {
@@ -2201,7 +2201,7 @@ CDP__DT void cdp__dt_term_receives(
     const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
     for (uint32_t c = 0; c < p->from.cells; ++c) {
         const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
         uint32_t owner = 0;
         for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a)
@@ -2236,7 +2236,7 @@ CDP__DT uint64_t cdp__dt_reduced_recv(const cdp__dt_pair *p, uint32_t node) {
     const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
     for (uint32_t t = all ? 0 : own; t < p->to.cells && (all || t == own); ++t) {
         const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
         if (o.needed && t != own) continue;
         const uint32_t a = o.needed ? cdp__dt_common(p, t, c, cdp__dt_member(&p->to, node))
@@ -2277,7 +2277,7 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
         uint64_t have = 0;
         if (c != CDP__DT_NONE) {
             const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
-            if (cdp__dt_meet(&source, &target, p->to.ndim, &part))
+            if (cdp__dt_intersect(&source, &target, p->to.ndim, &part))
                 have = cdp__dt_volume(&part, p->to.ndim);
         }
         if (terms > 1 && have) { /* counted once for each common member of both cells */
@@ -2638,9 +2638,9 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
     for (cdp__dt_scratch *s = root->scratch; s; s = s->next)
         if (s->link == link) s->link = NULL;
     if (!link->borrowed) cdp_group_destroy(link->group);
-    while (link->graves) {
-        cdp__dt_retired *g = link->graves;
-        link->graves = g->next;
+    while (link->retired) {
+        cdp__dt_retired *g = link->retired;
+        link->retired = g->next;
         if (g->memory) cdp_group_free(root->group, g->memory);
         cdp__dt_free(root->os, g);
     }
@@ -2660,8 +2660,8 @@ CDP__DT void cdp__dt_retire(cdp__dt_root *root, cdp__dt_link *link, void *memory
     g = (cdp__dt_retired *)cdp__dt_alloc(root->os, sizeof *g);
     if (!g) return;
     g->memory = memory;
-    g->next = link->graves;
-    link->graves = g;
+    g->next = link->retired;
+    link->retired = g;
 }
 
 /* Makes a link for a list of ranks; `borrowed`: the caller's group, or NULL. */
@@ -3662,7 +3662,7 @@ typedef struct cdp__dt_turn {
 /* State of callbacks of works. It outlives its plan if a callback is still to be called, with a
    failure, when the group is destroyed; `plan` is only used after a success. */
 typedef struct cdp__dt_turns {
-    cdp__dt_retired grave; /* first member: frees this struct then */
+    cdp__dt_retired retirement; /* first member: frees this struct then */
     cdp_plan *plan;
     uint32_t pending; /* callbacks to come; if any, the plan is running */
     cdp__dt_turn turn[2 * CDP__DT_STEPS];
@@ -4492,11 +4492,11 @@ CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
 }
 
 /* The plan is not made, compared or drawn any more: it needs no cuts. */
-CDP__DT void cdp__dt_plan_let_go(cdp_plan *p) {
+CDP__DT void cdp__dt_plan_release(cdp_plan *p) {
     if (!p->holds) return;
     p->holds = false;
-    cdp__dt_cuts_let_go(&p->desc.from);
-    cdp__dt_cuts_let_go(&p->desc.to);
+    cdp__dt_cuts_release(&p->desc.from);
+    cdp__dt_cuts_release(&p->desc.to);
 }
 
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
@@ -4666,7 +4666,7 @@ CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, cdp__dt_sums *s) {
    long ago, takes no message of cdp__dt_same_everywhere(): it meets one of these. */
 typedef struct cdp__dt_meeting {
     cdp_group *all, *group; /* of the plan; that of this meeting */
-    cdp_work met, seen;     /* seen: all ranks of the plan are told of a failure */
+    cdp_work met, spread;   /* spread: all ranks of the plan are told of a failure */
     uint32_t over;          /* atomic: it is not to fail the plan any more */
     uint64_t sums[3];
 } cdp__dt_meeting;
@@ -4700,7 +4700,7 @@ CDP__DT cdp_status cdp__dt_meeting_start(
     x->group = group;
     const cdp_status st =
         cdp_allreduce_async(group, x->sums, x->sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &x->met);
-    return st == CDP_OK ? cdp_work_then(x->met, cdp__dt_meeting_done, x, &x->seen) : st;
+    return st == CDP_OK ? cdp_work_then(x->met, cdp__dt_meeting_done, x, &x->spread) : st;
 }
 
 CDP__DT cdp_status cdp__dt_meetings_start(cdp__dt_meetings *all, const cdp_plan *p) {
@@ -4726,8 +4726,8 @@ CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bo
         if (broken && x->met.seq && cdp_work_test(x->met) == CDP_PENDING)
             cdp_group_abort(x->group, why.text);
         const cdp_status met = x->met.seq ? cdp_work_wait(x->met) : CDP_OK;
-        const cdp_status seen = x->seen.seq ? cdp_work_wait(x->seen) : CDP_OK;
-        (void)seen; /* `met` says what went wrong */
+        const cdp_status spread = x->spread.seq ? cdp_work_wait(x->spread) : CDP_OK;
+        (void)spread; /* `met` says what went wrong */
         if (!broken && st == CDP_OK) st = met;
     }
     if (st == CDP_OK || !broken) return st;
@@ -4950,8 +4950,8 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
     if (p->turns && p->mesh && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
-        p->turns->grave.next = cdp__dt_run_link(p)->graves;
-        cdp__dt_run_link(p)->graves = &p->turns->grave;
+        p->turns->retirement.next = cdp__dt_run_link(p)->retired;
+        cdp__dt_run_link(p)->retired = &p->turns->retirement;
     } else {
         cdp__dt_free(p->os, p->turns);
     }
@@ -4964,7 +4964,7 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
         (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
         p->mesh = NULL; /* what it has of the group stays there */
     }
-    cdp__dt_plan_let_go(p);
+    cdp__dt_plan_release(p);
     if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);
@@ -5808,7 +5808,7 @@ CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
         at = &(*at)->next_to;
     *at = k->next_to;
     for (; *last; last = &(*last)->spare)
-        cdp__dt_plan_let_go(*last);
+        cdp__dt_plan_release(*last);
     *last = k->from->retired;
     k->from->retired = k->plan;
     cdp__dt_plans_reap(&k->from->retired, false);

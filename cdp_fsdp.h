@@ -917,11 +917,11 @@ typedef struct cdp__fsdp_event {
     uint64_t held;           /* in use when it began */
 } cdp__fsdp_event;
 
-typedef struct cdp__fsdp_film {
+typedef struct cdp__fsdp_spans {
     cdp__fsdp_event *events;
     uint32_t count, lost;
     uint64_t begin_ns, end_ns;
-} cdp__fsdp_film;
+} cdp__fsdp_spans;
 
 typedef struct cdp__fsdp_unit {
     char *name;
@@ -934,14 +934,14 @@ typedef struct cdp__fsdp_unit {
     uint32_t opens; /* needs without done */
     cdp_work gather;
     bool gathering;
-    uint32_t event;   /* of the gather */
-    float *grad;      /* whole gradient that the program adds to; NULL: not begun */
-    uint32_t pool;    /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
-    float *own_grad;  /* of units that do not share */
-    uint32_t flying;  /* reductions in flight */
-    uint32_t readies; /* since the last reduction */
-    bool reduced;     /* a sum of this step is in `mean`, or on its way there */
-    bool held;        /* no_sync has kept its gradients */
+    uint32_t event;       /* of the gather */
+    float *grad;          /* whole gradient that the program adds to; NULL: not begun */
+    uint32_t pool;        /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
+    float *own_grad;      /* of units that do not share */
+    uint32_t reducing;    /* reductions in flight */
+    uint32_t ready_count; /* since the last reduction */
+    bool reduced;         /* a sum of this step is in `mean`, or on its way there */
+    bool held;            /* no_sync has kept its gradients */
 } cdp__fsdp_unit;
 
 typedef struct cdp__fsdp_slot {
@@ -994,8 +994,8 @@ struct cdp_fsdp {
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
-    uint64_t held;          /* bytes of gathered units and of whole gradients in use */
-    cdp__fsdp_film film[2]; /* of the last step, of this one */
+    uint64_t held;            /* bytes of gathered units and of whole gradients in use */
+    cdp__fsdp_spans spans[2]; /* of the last step, of this one */
 };
 
 CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
@@ -1043,39 +1043,39 @@ CDP__PRIVATE uint64_t cdp__fsdp_now(const cdp_fsdp *f) {
 /* Notes that something begins; CDP__FSDP_NONE: there is no room. */
 CDP__PRIVATE uint32_t cdp__fsdp_begins(
     cdp_fsdp *f, uint32_t row, uint32_t unit, uint64_t bytes, uint64_t now) {
-    cdp__fsdp_film *const film = &f->film[1];
+    cdp__fsdp_spans *const spans = &f->spans[1];
     cdp__fsdp_event *e;
-    if (film->count == f->desc.events) {
-        ++film->lost;
+    if (spans->count == f->desc.events) {
+        ++spans->lost;
         return CDP__FSDP_NONE;
     }
-    e = &film->events[film->count];
+    e = &spans->events[spans->count];
     e->row = row;
     e->unit = unit;
     e->from_ns = now;
     e->to_ns = 0;
     e->bytes = bytes;
     e->held = f->held;
-    return film->count++;
+    return spans->count++;
 }
 
 CDP__PRIVATE void cdp__fsdp_ends(cdp_fsdp *f, uint32_t event) {
-    if (event != CDP__FSDP_NONE) f->film[1].events[event].to_ns = cdp__fsdp_now(f);
+    if (event != CDP__FSDP_NONE) f->spans[1].events[event].to_ns = cdp__fsdp_now(f);
 }
 
 /* A step has ended: what is still on its way belongs to none. */
-CDP__PRIVATE void cdp__fsdp_cut_film(cdp_fsdp *f) {
-    cdp__fsdp_film was;
+CDP__PRIVATE void cdp__fsdp_end_spans(cdp_fsdp *f) {
+    cdp__fsdp_spans was;
     uint32_t i;
     if (!f->desc.events) return;
-    f->film[1].end_ns = cdp__fsdp_now(f);
+    f->spans[1].end_ns = cdp__fsdp_now(f);
     for (i = 0; i < f->unit_count; ++i)
         f->units[i].event = CDP__FSDP_NONE;
-    was = f->film[0];
-    f->film[0] = f->film[1];
-    f->film[1].events = was.events;
-    f->film[1].count = f->film[1].lost = 0;
-    f->film[1].begin_ns = f->film[0].end_ns;
+    was = f->spans[0];
+    f->spans[0] = f->spans[1];
+    f->spans[1].events = was.events;
+    f->spans[1].count = f->spans[1].lost = 0;
+    f->spans[1].begin_ns = f->spans[0].end_ns;
 }
 
 /* What this thread's last error says, with units in the place of buckets. */
@@ -1094,7 +1094,7 @@ CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
 }
 
 /* Names the call and the unit in the last error. */
-CDP__PRIVATE cdp_status cdp__fsdp_tell(const char *call, const cdp__fsdp_unit *u, cdp_status st) {
+CDP__PRIVATE cdp_status cdp__fsdp_named(const char *call, const cdp__fsdp_unit *u, cdp_status st) {
     char text[512];
     const int32_t peer = cdp_last_error()->peer;
     if (st == CDP_OK) return st;
@@ -1110,7 +1110,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_wait(
     const cdp_status st = cdp_work_wait(work);
     f->now.exposed_ns += cdp__fsdp_now(f) - from;
     cdp__fsdp_ends(f, event);
-    return cdp__fsdp_tell(call, u, st);
+    return cdp__fsdp_named(call, u, st);
 }
 
 /* ---- >>fsdp/gather: parameters are gathered before they are needed, and freed after ---------- */
@@ -1190,7 +1190,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
         received += (r->total - r->own) * size;
     }
     st = cdp_start_all(f->gathers, rq, n, &u->gather);
-    if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_need", u, st);
+    if (st != CDP_OK) return cdp__fsdp_named("cdp_fsdp_need", u, st);
     ++f->now.gathers;
     f->now.gather_bytes += received;
     f->held += s->bytes;
@@ -1268,7 +1268,7 @@ CDP__PRIVATE void cdp__fsdp_find_place(cdp_fsdp *f, uint32_t unit) {
 
 /* Notes a need. Of steps with more needs than `most`, such as long evaluations, whose batches are
    alike, the newer ones stay. */
-CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
+CDP__PRIVATE cdp_status cdp__fsdp_record_need(cdp_fsdp *f, uint32_t unit) {
     const uint32_t most = (uint32_t)cdp__max(64, 16 * f->unit_count), half = f->next_count / 2;
     if (f->next_count == f->record_room && f->record_room >= most) {
         memmove(
@@ -1324,7 +1324,7 @@ CDP_API cdp_status cdp_fsdp_need(cdp_fsdp *f, uint32_t unit) {
     if (st != CDP_OK) return st;
     u = &f->units[unit];
     if (u->opens++) return CDP_OK;
-    st = cdp__fsdp_note(f, unit);
+    st = cdp__fsdp_record_need(f, unit);
     if (st == CDP_OK && cdp__fsdp_slot_bytes(f, u)) {
         if (u->slot == CDP__FSDP_NONE) {
             st = cdp__fsdp_fetch(f, unit, f->clock, true, &started);
@@ -1404,7 +1404,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
     f->held -= u->range[0].total * sizeof(float);
     cdp__fsdp_ends(f, g.event);
-    --u->flying;
+    --u->reducing;
     --f->flights;
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
     return CDP_OK;
@@ -1435,7 +1435,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_find_memory(cdp_fsdp *f, cdp__fsdp_unit *u) {
         }
         st = f->flights ? cdp__fsdp_retire(f) : cdp__fsdp_give_own(f, u);
     }
-    while (st == CDP_OK && u->flying)
+    while (st == CDP_OK && u->reducing)
         st = cdp__fsdp_retire(f);
     if (st == CDP_OK) u->grad = u->own_grad;
     return st;
@@ -1502,15 +1502,15 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     rq.out = g->narrow ? (void *)(g->narrow + 2 * r->start) : (void *)(u->grad + r->start);
     if ((g->first && !g->narrow) || !r->own) rq.out = u->mean;
     st = cdp_start(f->reductions, &rq, &g->work);
-    if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_ready", u, st);
+    if (st != CDP_OK) return cdp__fsdp_named("cdp_fsdp_ready", u, st);
     ++f->flights;
-    ++u->flying;
+    ++u->reducing;
     ++f->now.reductions;
     f->now.reduce_bytes += received;
     g->event = cdp__fsdp_begins(f, CDP__FSDP_REDUCTIONS, unit, received, cdp__fsdp_now(f));
     u->reduced = true;
     u->held = false;
-    u->readies = 0;
+    u->ready_count = 0;
     u->grad = NULL;
     return CDP_OK;
 }
@@ -1539,7 +1539,7 @@ CDP_API cdp_status cdp_fsdp_ready(cdp_fsdp *f, uint32_t unit) {
     st = cdp__fsdp_begin_grad(f, u);
     if (f->no_sync)
         u->held = true;
-    else if (st == CDP_OK && ++u->readies >= u->uses)
+    else if (st == CDP_OK && ++u->ready_count >= u->uses)
         st = cdp__fsdp_start_reduction(f, unit);
     return cdp__fsdp_broken(f, st);
 }
@@ -1549,10 +1549,10 @@ CDP_API cdp_status cdp_fsdp_no_sync(cdp_fsdp *f, bool on) {
     uint32_t i;
     if (st != CDP_OK) return st;
     for (i = 0; i < f->unit_count; ++i)
-        if (f->units[i].readies)
+        if (f->units[i].ready_count)
             return cdp_error_set(CDP_ERR_STATE, -1, 0,
                 "cdp_fsdp_no_sync: unit '%s' is ready %u of %u times; change it between passes",
-                f->units[i].name, f->units[i].readies, f->units[i].uses);
+                f->units[i].name, f->units[i].ready_count, f->units[i].uses);
     if (f->no_sync != on) f->backward = false;
     f->no_sync = on;
     return CDP_OK;
@@ -1573,7 +1573,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
         if (!why && !u->range[0].total) continue;
         if (!why && u->held)
             why = "has gradients that no_sync has kept; turn it off before the last pass";
-        if (!why && u->readies) why = "was not ready as often as its `uses` says";
+        if (!why && u->ready_count) why = "was not ready as often as its `uses` says";
         if (!why && u->grad) why = "has new gradients; call cdp_fsdp_ready()";
         if (!why && !u->reduced)
             why = "was not ready; call cdp_fsdp_ready(), also if this step has not used it";
@@ -1720,7 +1720,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
     memset(&f->now, 0, sizeof f->now);
-    cdp__fsdp_cut_film(f);
+    cdp__fsdp_end_spans(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);
 }
@@ -1760,8 +1760,8 @@ CDP__PRIVATE const char *cdp__fsdp_row(uint32_t row) {
 }
 
 /* When an event ended, from the beginning of the step. */
-CDP__PRIVATE uint64_t cdp__fsdp_until(const cdp__fsdp_film *film, const cdp__fsdp_event *e) {
-    return (e->to_ns ? e->to_ns : film->end_ns) - film->begin_ns;
+CDP__PRIVATE uint64_t cdp__fsdp_until(const cdp__fsdp_spans *spans, const cdp__fsdp_event *e) {
+    return (e->to_ns ? e->to_ns : spans->end_ns) - spans->begin_ns;
 }
 
 CDP__PRIVATE void cdp__fsdp_title(const cdp_fsdp *f, const cdp__fsdp_event *e, char out[96]) {
@@ -1771,18 +1771,18 @@ CDP__PRIVATE void cdp__fsdp_title(const cdp_fsdp *f, const cdp__fsdp_event *e, c
     cdp__text_add(&t, "%s %s", cdp__fsdp_row(e->row), name);
 }
 
-CDP__PRIVATE void cdp__fsdp_json(const cdp_fsdp *f, const cdp__fsdp_film *film, cdp__text *t) {
+CDP__PRIVATE void cdp__fsdp_json(const cdp_fsdp *f, const cdp__fsdp_spans *spans, cdp__text *t) {
     char title[96];
     uint32_t i;
     cdp__text_add(
-        t, "{\"displayTimeUnit\":\"ns\",\"lost_events\":%u,\"traceEvents\":[\n", film->lost);
-    for (i = 0; i < film->count; ++i) {
-        const cdp__fsdp_event *e = &film->events[i];
+        t, "{\"displayTimeUnit\":\"ns\",\"lost_events\":%u,\"traceEvents\":[\n", spans->lost);
+    for (i = 0; i < spans->count; ++i) {
+        const cdp__fsdp_event *e = &spans->events[i];
         cdp__fsdp_title(f, e, title);
-        cdp__trace_slice(t, title, f->rank, 1 + e->row, e->from_ns - film->begin_ns,
-            cdp__fsdp_until(film, e), e->bytes);
+        cdp__trace_slice(t, title, f->rank, 1 + e->row, e->from_ns - spans->begin_ns,
+            cdp__fsdp_until(spans, e), e->bytes);
         cdp__text_add(t, "{\"name\":\"memory\",\"ph\":\"C\",\"pid\":%u,\"ts\":", f->rank);
-        cdp__trace_us(t, e->from_ns - film->begin_ns);
+        cdp__trace_us(t, e->from_ns - spans->begin_ns);
         cdp__text_add(t, ",\"args\":{\"bytes\":%llu}},\n", (unsigned long long)e->held);
     }
     for (i = 0; i < CDP__FSDP_ROWS; ++i)
@@ -1797,12 +1797,12 @@ CDP__PRIVATE void cdp__fsdp_json(const cdp_fsdp *f, const cdp__fsdp_film *film, 
 
 /* Memory in use from each event to the next one, as columns from the bottom. */
 CDP__PRIVATE void cdp__fsdp_svg_memory(
-    const cdp__fsdp_film *film, uint64_t whole, uint64_t most, cdp__text *t) {
+    const cdp__fsdp_spans *spans, uint64_t whole, uint64_t most, cdp__text *t) {
     uint32_t i;
-    for (i = 0; i < film->count; ++i) {
-        const cdp__fsdp_event *e = &film->events[i];
-        const uint64_t to = i + 1 < film->count ? e[1].from_ns : film->end_ns;
-        const uint64_t x = 80 + (e->from_ns - film->begin_ns) * 900 / whole;
+    for (i = 0; i < spans->count; ++i) {
+        const cdp__fsdp_event *e = &spans->events[i];
+        const uint64_t to = i + 1 < spans->count ? e[1].from_ns : spans->end_ns;
+        const uint64_t x = 80 + (e->from_ns - spans->begin_ns) * 900 / whole;
         const uint64_t w = cdp__max(1, (to - e->from_ns) * 900 / whole), h = e->held * 40 / most;
         cdp__text_add(t,
             "<rect x=\"%llu\" y=\"%llu\" width=\"%llu\" height=\"%llu\" "
@@ -1813,10 +1813,10 @@ CDP__PRIVATE void cdp__fsdp_svg_memory(
     }
 }
 
-CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_film *film, cdp__text *t) {
+CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_spans *spans, cdp__text *t) {
     static const char *const colours[CDP__FSDP_ROWS][2] = {
         {"#d9d9d9", "#b8b8b8"}, {"#7aa6c2", "#5b88a5"}, {"#e0b07f", "#c98f5a"}};
-    const uint64_t whole = cdp__max(1, film->end_ns - film->begin_ns);
+    const uint64_t whole = cdp__max(1, spans->end_ns - spans->begin_ns);
     uint64_t most = 1;
     char title[96];
     uint32_t i;
@@ -1824,28 +1824,28 @@ CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_film *film, c
     cdp__text_add(t, "<text x=\"5\" y=\"187\">memory</text>\n");
     for (i = 0; i < CDP__FSDP_ROWS; ++i)
         cdp__text_add(t, "<text x=\"5\" y=\"%u\">%ss</text>\n", 37 + 40 * i, cdp__fsdp_row(i));
-    for (i = 0; i < film->count; ++i) {
-        const cdp__fsdp_event *e = &film->events[i];
+    for (i = 0; i < spans->count; ++i) {
+        const cdp__fsdp_event *e = &spans->events[i];
         cdp__fsdp_title(f, e, title);
-        cdp__trace_bar(t, e->from_ns - film->begin_ns, cdp__fsdp_until(film, e), whole,
+        cdp__trace_bar(t, e->from_ns - spans->begin_ns, cdp__fsdp_until(spans, e), whole,
             20 + 40 * e->row, colours[e->row][e->unit % 2], title);
         most = cdp__max(most, e->held);
     }
-    cdp__fsdp_svg_memory(film, whole, most, t);
+    cdp__fsdp_svg_memory(spans, whole, most, t);
     cdp__text_add(t,
         "<text x=\"80\" y=\"215\">rank %u: %llu us, of which %llu us were waited for; most %llu "
         "bytes; %u events are not shown</text>\n</svg>\n",
         f->rank, (unsigned long long)(whole / 1000),
-        (unsigned long long)(f->stats.exposed_ns / 1000), (unsigned long long)most, film->lost);
+        (unsigned long long)(f->stats.exposed_ns / 1000), (unsigned long long)most, spans->lost);
 }
 
 CDP_API uint64_t cdp_fsdp_trace(
     const cdp_fsdp *f, cdp_trace_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    if (f && f->film[0].end_ns && format == CDP_TRACE_SVG)
-        cdp__fsdp_svg(f, &f->film[0], &t);
-    else if (f && f->film[0].end_ns)
-        cdp__fsdp_json(f, &f->film[0], &t);
+    if (f && f->spans[0].end_ns && format == CDP_TRACE_SVG)
+        cdp__fsdp_svg(f, &f->spans[0], &t);
+    else if (f && f->spans[0].end_ns)
+        cdp__fsdp_json(f, &f->spans[0], &t);
     return cdp__text_end(&t);
 }
 
@@ -2095,9 +2095,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
     for (i = 0; i < 2 && d->events; ++i) {
-        f->film[i].events =
+        f->spans[i].events =
             (cdp__fsdp_event *)cdp__fsdp_alloc(f, d->events * sizeof(cdp__fsdp_event));
-        if (!f->film[i].events)
+        if (!f->spans[i].events)
             return cdp__fsdp_nomem("events", d->events * sizeof(cdp__fsdp_event));
     }
     for (i = 0; i < d->param_count; ++i) {
@@ -2417,8 +2417,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->slots);
     cdp__fsdp_free(f, f->counts);
     cdp__fsdp_free(f, f->parts);
-    cdp__fsdp_free(f, f->film[0].events);
-    cdp__fsdp_free(f, f->film[1].events);
+    cdp__fsdp_free(f, f->spans[0].events);
+    cdp__fsdp_free(f, f->spans[1].events);
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
@@ -2501,7 +2501,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         cdp__fsdp_open_pieces(f);
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
-        f->film[1].begin_ns = cdp__fsdp_now(f);
+        f->spans[1].begin_ns = cdp__fsdp_now(f);
         st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);

@@ -1548,8 +1548,8 @@ struct cdp_mem {
     cdp__mem_use *unused_uses, *delayed; /* delayed by a capture, linked by `after` */
     uint32_t unused_part_count, part_count;
     cdp__mem_slab *slabs;
-    cdp__mem_stream_queue *lanes;
-    uint32_t waiting; /* events in lanes */
+    cdp__mem_stream_queue *stream_queues;
+    uint32_t waiting; /* events in these queues */
     uint32_t pool_count;
     uint64_t held, limit, requests, externals, external_places;
     cdp__mem_outside *outside;
@@ -2228,15 +2228,15 @@ CDP__PRIVATE void cdp__mem_log_close(const cdp_os *os, cdp__mem_log *l) {
    becomes free after the last of its events, and a free that fails changes nothing. */
 
 CDP__PRIVATE cdp__mem_stream_queue *cdp__mem_stream_queue_of(cdp_mem *m, void *stream) {
-    cdp__mem_stream_queue *l = m->lanes;
+    cdp__mem_stream_queue *l = m->stream_queues;
     while (l && l->stream != stream)
         l = l->next;
     if (l) return l;
     l = (cdp__mem_stream_queue *)cdp__alloc_zero(m->os, sizeof *l);
     if (!l) return NULL;
     l->stream = stream;
-    l->next = m->lanes;
-    m->lanes = l;
+    l->next = m->stream_queues;
+    m->stream_queues = l;
     return l;
 }
 
@@ -2252,18 +2252,18 @@ CDP__PRIVATE void cdp__mem_use_forget(const cdp_mem_source *s, cdp__mem_use *u) 
 
 /* Adds a stream to a block. The record is allocated now, so that a free needs no memory. */
 CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *stream) {
-    cdp__mem_stream_queue *const lane = cdp__mem_stream_queue_of(m, stream);
+    cdp__mem_stream_queue *const queue = cdp__mem_stream_queue_of(m, stream);
     cdp__mem_use *u;
-    if (!lane) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *lane);
+    if (!queue) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *queue);
     for (u = p->uses; u; u = u->next)
-        if (u->queue == lane && !u->forgotten) return CDP_OK;
+        if (u->queue == queue && !u->forgotten) return CDP_OK;
     if (!m->unused_uses && !cdp__mem_more_uses(m))
         return cdp__fail_nomem("cdp_mem_record_stream", CDP__MEM_SLAB * sizeof *u);
     u = m->unused_uses;
     m->unused_uses = u->next;
     if (p->span->arena->pool->own_source) cdp__mem_use_forget(&m->base.source, u);
     u->part = p;
-    u->queue = lane;
+    u->queue = queue;
     u->after = NULL;
     u->forgotten = false;
     u->next = p->uses;
@@ -2436,7 +2436,7 @@ CDP__PRIVATE cdp_status cdp__mem_poll_stream_queue(
 CDP__PRIVATE cdp_status cdp__mem_poll(cdp_mem *m, const cdp__mem_call *c) {
     cdp__mem_stream_queue *l;
     cdp_status st = m->delayed ? cdp__mem_poll_delayed(m) : CDP_OK;
-    for (l = m->lanes; l && st == CDP_OK && m->waiting; l = l->next)
+    for (l = m->stream_queues; l && st == CDP_OK && m->waiting; l = l->next)
         st = cdp__mem_poll_stream_queue(m, c, l);
     return st;
 }
@@ -4207,7 +4207,7 @@ CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_output *w, const char *key, uint64_t
     cdp__mem_w_number(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_said(cdp__mem_output *w, const char *key, const char *text) {
+CDP__PRIVATE void cdp__mem_w_string(cdp__mem_output *w, const char *key, const char *text) {
     cdp__mem_w_key(w, key);
     cdp__mem_w_text(w, text);
 }
@@ -4223,8 +4223,8 @@ CDP__PRIVATE void cdp__mem_w_block(
     cdp__mem_w_entry(w, k->w_address, b->address);
     cdp__mem_w_entry(w, k->w_size, b->size);
     cdp__mem_w_entry(w, k->w_requested_size, b->requested);
-    cdp__mem_w_said(w, k->w_state, cdp__mem_state_word(k, b->state));
-    if (b->label) cdp__mem_w_said(w, k->w_user_metadata, b->label);
+    cdp__mem_w_string(w, k->w_state, cdp__mem_state_word(k, b->state));
+    if (b->label) cdp__mem_w_string(w, k->w_user_metadata, b->label);
     cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, b->stack);
     cdp__mem_w_others(w, s, b->others);
@@ -4242,14 +4242,14 @@ CDP__PRIVATE void cdp__mem_w_segment(
     cdp__mem_w_entry(w, k->w_active_size, g->active);
     cdp__mem_w_entry(w, k->w_requested_size, g->requested);
     cdp__mem_w_entry(w, k->w_stream, g->stream);
-    cdp__mem_w_said(w, k->w_segment_type, g->large ? k->w_large : k->w_small);
+    cdp__mem_w_string(w, k->w_segment_type, g->large ? k->w_large : k->w_small);
     cdp__mem_w_key(w, k->w_segment_pool_id);
     cdp__mem_w_pair(w, g->pool);
     cdp__mem_w_key(w, k->w_is_expandable);
     cdp__mem_w_bool(w, g->grows);
     if (g->external) cdp__mem_w_key(w, k->w_is_external);
     if (g->external) cdp__mem_w_bool(w, true);
-    if (g->label) cdp__mem_w_said(w, k->w_user_metadata, g->label);
+    if (g->label) cdp__mem_w_string(w, k->w_user_metadata, g->label);
     cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, g->stack);
     cdp__mem_w_key(w, k->w_blocks);
@@ -4267,12 +4267,12 @@ CDP__PRIVATE void cdp__mem_w_event(
     cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
     const bool oom = e->action == CDP_MEM_OOM;
     cdp__mem_w_dict(w);
-    cdp__mem_w_said(w, k->w_action, k->actions[e->action]);
+    cdp__mem_w_string(w, k->w_action, k->actions[e->action]);
     cdp__mem_w_entry(w, oom ? k->w_device_free : k->w_addr, oom ? e->device_free : e->address);
     cdp__mem_w_entry(w, k->w_size, e->size);
     cdp__mem_w_entry(w, k->w_stream, e->stream);
     cdp__mem_w_entry(w, k->w_time_us, e->time_us);
-    if (e->label) cdp__mem_w_said(w, k->w_user_metadata, e->label);
+    if (e->label) cdp__mem_w_string(w, k->w_user_metadata, e->label);
     if (e->pool[0] || e->pool[1]) {
         cdp__mem_w_key(w, k->w_segment_pool_id);
         cdp__mem_w_pair(w, e->pool);
@@ -4333,7 +4333,7 @@ CDP__PRIVATE void cdp__mem_w_settings(
     for (i = 0; i < s->module_count; ++i) {
         cdp__mem_w_item(w, i);
         cdp__mem_w_dict(w);
-        cdp__mem_w_said(w, k->w_path, s->module_paths[s->modules[i].path]);
+        cdp__mem_w_string(w, k->w_path, s->module_paths[s->modules[i].path]);
         cdp__mem_w_entry(w, k->w_base, s->modules[i].base);
         cdp__mem_w_dict_end(w);
     }
@@ -7322,7 +7322,7 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
     const cdp_os *const os = m->os;
     cdp_mem_pool *pool, *next_pool;
     cdp__mem_slab *s, *next_slab;
-    cdp__mem_stream_queue *l, *next_lane;
+    cdp__mem_stream_queue *l, *next_queue;
     cdp__mem_outside *o, *next_outside;
     for (s = m->slabs; s; s = s->next)
         cdp__mem_slab_events(m, s);
@@ -7330,8 +7330,8 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
         next_slab = s->next;
         cdp__free(os, s);
     }
-    for (l = m->lanes; l; l = next_lane) {
-        next_lane = l->next;
+    for (l = m->stream_queues; l; l = next_queue) {
+        next_queue = l->next;
         cdp__free(os, l);
     }
     for (o = m->outside; o; o = next_outside) {

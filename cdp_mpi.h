@@ -186,10 +186,10 @@ typedef struct cdp__mpi_segment {
 /* Segments are counted from 0; segment i uses buffer i % CDP_MPI_WINDOW. */
 typedef struct cdp__mpi_peer {
     cdp__mpi_segment *out[CDP_MPI_WINDOW], *in[CDP_MPI_WINDOW];
-    MPI_Request sending[CDP_MPI_WINDOW], coming[CDP_MPI_WINDOW];
+    MPI_Request sending[CDP_MPI_WINDOW], arriving[CDP_MPI_WINDOW];
     uint64_t sent, acknowledged;     /* outgoing */
     uint64_t matched, arrived, read; /* incoming */
-    uint64_t acknowledged_read;      /* value of `read` last sent to the peer */
+    uint64_t acked;                  /* value of `read` last sent to the peer */
     uint32_t at;                     /* bytes read of segment `read` */
     bool left;                       /* the peer sends nothing more */
     bool full;                       /* the last send() found no buffer that MPI had done with */
@@ -201,9 +201,9 @@ typedef struct cdp__mpi {
     uint32_t rank, size;
     cdp__mpi_peer **peers; /* NULL: no message yet */
     uint32_t *hosts;
-    uint64_t coming; /* segments of all ranks that are matched but have not arrived */
-    uint32_t full;   /* number of peers of which `full` is true */
-    bool progressed; /* since the last wait(), a message arrived or a buffer became free */
+    uint64_t arriving; /* segments of all ranks that are matched but have not arrived */
+    uint32_t full;     /* number of peers of which `full` is true */
+    bool progressed;   /* since the last wait(), a message arrived or a buffer became free */
     /* guarded by `mutex` */
     void *mutex, *cond;
     bool woken;
@@ -224,7 +224,7 @@ CDP__PRIVATE cdp__mpi_peer *cdp__mpi_peer_of(cdp__mpi *m, uint32_t peer) {
     p = (cdp__mpi_peer *)cdp__alloc_zero(m->os, sizeof *p);
     if (!p) return NULL;
     for (uint32_t i = 0; i < CDP_MPI_WINDOW; ++i)
-        p->sending[i] = p->coming[i] = MPI_REQUEST_NULL;
+        p->sending[i] = p->arriving[i] = MPI_REQUEST_NULL;
     m->peers[peer] = p;
     return p;
 }
@@ -245,7 +245,7 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
     cdp__mpi_segment *s = p->out[i];
     int rc;
-    s->head.acknowledged = p->acknowledged_read = p->read;
+    s->head.acknowledged = p->acked = p->read;
     s->head.bytes = bytes;
     s->head.leaving = 0;
     rc = MPI_Isend(s, (int)(CDP__MPI_HEAD + bytes), MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm,
@@ -285,11 +285,10 @@ CDP__PRIVATE int cdp__mpi_acknowledge(cdp__mpi *m, uint32_t peer, bool leaving) 
     cdp__mpi_peer *p = m->peers[peer];
     const cdp__mpi_head head = {p->read, 0, leaving ? 1u : 0u};
     int rc;
-    if (p->left || (!leaving && p->read - p->acknowledged_read < (CDP_MPI_WINDOW + 1) / 2))
-        return 0;
+    if (p->left || (!leaving && p->read - p->acked < (CDP_MPI_WINDOW + 1) / 2)) return 0;
     rc = MPI_Send(&head, (int)sizeof head, MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Send");
-    p->acknowledged_read = p->read;
+    p->acked = p->read;
     return 1;
 }
 
@@ -306,10 +305,10 @@ CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
     for (; p->arrived < p->matched; ++p->arrived) {
         const uint32_t i = (uint32_t)(p->arrived % CDP_MPI_WINDOW);
         int here = 0;
-        const int rc = MPI_Test(&p->coming[i], &here, MPI_STATUS_IGNORE);
+        const int rc = MPI_Test(&p->arriving[i], &here, MPI_STATUS_IGNORE);
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "receiving");
         if (!here) break;
-        --m->coming;
+        --m->arriving;
         cdp__mpi_read_head(m, p, &p->in[i]->head);
     }
     return 0;
@@ -330,10 +329,10 @@ CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *s
         const uint32_t i = (uint32_t)(p->matched % CDP_MPI_WINDOW);
         if (!cdp__mpi_place(m, &p->in[i])) return cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
         CDP_ASSERT(p->matched - p->read < CDP_MPI_WINDOW);
-        rc = MPI_Imrecv(p->in[i], bytes, MPI_BYTE, message, &p->coming[i]);
+        rc = MPI_Imrecv(p->in[i], bytes, MPI_BYTE, message, &p->arriving[i]);
         if (rc == MPI_SUCCESS) {
             ++p->matched;
-            ++m->coming;
+            ++m->arriving;
         }
     }
     return rc == MPI_SUCCESS ? 0 : cdp__mpi_failed(rc, (int32_t)peer, "MPI_Imrecv");
@@ -362,7 +361,7 @@ CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Improbe");
         if (found) rc = cdp__mpi_match(m, &message, &status);
     }
-    for (uint32_t i = 0; (m->coming || m->full) && i < m->size && rc == 0; ++i)
+    for (uint32_t i = 0; (m->arriving || m->full) && i < m->size && rc == 0; ++i)
         if (m->peers[i]) rc = cdp__mpi_check(m, i);
     return rc;
 }

@@ -913,7 +913,7 @@ typedef struct cdp__nccl {
     cdp_lock lock;
     void *cond, *thread;
     bool inside;     /* a thread is calling NCCL; `comm` must not change */
-    bool gone;       /* `comm` was aborted under that thread, which clears it when it leaves */
+    bool abandoned;  /* `comm` was aborted under that thread, which clears it when it leaves */
     bool stop;       /* the keeper thread must end */
     bool resting;    /* the keeper thread has ended or does not exist */
     bool aborted;    /* aborted, or revoked to be kept: the communicator no longer blocks streams */
@@ -962,20 +962,20 @@ CDP__PRIVATE cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what)
         what, cdp__nc.cudaGetErrorString(e), (int)e);
 }
 
-CDP__PRIVATE cdp_status cdp__nccl_says(cdp_status st, int result, const char *what) {
+CDP__PRIVATE cdp_status cdp__nccl_fail_with(cdp_status st, int result, const char *what) {
     const char *more = cdp__nc.ncclGetLastError(NULL);
     return cdp__fail(st, "%s: NCCL says: %s (%d)%s%s", what,
         cdp__nc.ncclGetErrorString((cdp__nc_result)result), result, more && *more ? ": " : "",
         more ? more : "");
 }
 CDP__PRIVATE cdp_status cdp__nccl_nccl_failed(int result, const char *what) {
-    return cdp__nccl_says(cdp__nccl_status(result), result, what);
+    return cdp__nccl_fail_with(cdp__nccl_status(result), result, what);
 }
 
 /* Maps errors while a communicator is created: wrong use in the sense of NCCL (two ranks on one
    GPU) is a mistake of the caller, and does not break the group. */
 CDP__PRIVATE cdp_status cdp__nccl_refused(int result, const char *what) {
-    return cdp__nccl_says(result == CDP__NC_INVALID || result == CDP__NC_USAGE
+    return cdp__nccl_fail_with(result == CDP__NC_INVALID || result == CDP__NC_USAGE
             ? CDP_ERR_INVALID
             : cdp__nccl_status(result),
         result, what);
@@ -1233,7 +1233,7 @@ CDP__PRIVATE cdp_status cdp__nccl_enter(cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_leave(cdp__nccl *b) {
     cdp_lock_acquire(&b->lock);
     b->inside = false;
-    if (b->gone) b->comm = NULL;
+    if (b->abandoned) b->comm = NULL;
     cdp_lock_release(&b->lock);
     cdp__nccl_wake(b);
 }
@@ -1457,9 +1457,9 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
     cdp_lock_acquire(&b->lock);
     while (b->inside && b->cond && cdp__nccl_now(b) < until)
         b->os->threads.cond_wait(b->os->user, b->cond, b->lock.mutex, until);
-    comm = b->gone ? NULL : b->comm;
+    comm = b->abandoned ? NULL : b->comm;
     if (!b->desc.keep) {
-        b->gone = true;
+        b->abandoned = true;
         if (!b->inside) b->comm = NULL; /* otherwise the thread inside still reads it */
     }
     cdp_lock_release(&b->lock);
@@ -1506,7 +1506,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
     uint32_t naps = 0;
     int r = 0;
     cdp__nccl_hold(b); /* keeps other threads from using it meanwhile */
-    if (b->comm && !b->gone) {
+    if (b->comm && !b->abandoned) {
         if (!failed) r = (int)cdp__nc.ncclCommFinalize(b->comm);
         while ((r == 0 || r == CDP__NC_IN_PROGRESS)
             && (r = (int)cdp__nc.ncclCommGetAsyncError(b->comm, &state)) == 0
@@ -1517,7 +1517,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
         else
             (void)cdp__nc.ncclCommAbort(b->comm);
     }
-    b->gone = true;
+    b->abandoned = true;
     cdp__nccl_leave(b);
 }
 
@@ -1576,20 +1576,20 @@ CDP__PRIVATE bool cdp__nccl_await(cdp__nccl *b, const bool *flag, uint32_t ms) {
 CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
     const bool broken = cdp_group_status(old->group) != CDP_OK;
-    int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
+    int *lost = (int *)cdp__alloc(b->os, old->size * sizeof *lost), n = 0, r;
     cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
     cdp_status st;
     uint32_t i;
-    if (!gone || !cell) {
-        cdp__free(b->os, gone);
+    if (!lost || !cell) {
+        cdp__free(b->os, lost);
         cdp__free(old->os, cell);
-        return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
+        return cdp__fail_nomem("a list of ranks", old->size * sizeof *lost);
     }
     for (i = 0; i < old->size; ++i)
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
-            gone[n++] = (int)i;
+            lost[n++] = (int)i;
     if (!n) { /* no rank is missing; NCCL refuses to shrink by none */
-        cdp__free(b->os, gone);
+        cdp__free(b->os, lost);
         cdp__free(old->os, cell);
         return cdp__nccl_init(b, deadline_ns);
     }
@@ -1598,9 +1598,9 @@ CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t 
         cdp__nccl_by_hand(old);
         (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
     }
-    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm,
+    r = (int)cdp__nc.ncclCommShrink(old->comm, lost, n, &cell->comm,
         (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
-    cdp__free(b->os, gone);
+    cdp__free(b->os, lost);
     st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
     return st == CDP_OK
         ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink")
@@ -2401,7 +2401,7 @@ CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t byte
     if (e != 0) (void)cdp__nccl_cuda_failed(e, what);
     /* NCCL reports any CUDA error here; the only likely one is lack of memory */
     else
-        (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what);
+        (void)cdp__nccl_fail_with(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what);
     (void)cdp__nc.cudaGetLastError();
     cdp__free(b->os, m);
     return NULL;
@@ -2426,7 +2426,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_memory_register(
     if (b->comm && !cdp__nccl_failed(b))
         r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
     cdp__nccl_leave(b);
-    return r ? cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister") : CDP_OK;
+    return r ? cdp__nccl_fail_with(cdp__nccl_status(r), r, "ncclCommRegister") : CDP_OK;
 }
 
 /* Allocates from NCCL or CUDA, and registers the memory. */
@@ -2488,7 +2488,7 @@ CDP__PRIVATE uint64_t cdp__nccl_symmetric_part(uint64_t number) {
 
 /* The communicator has forgotten this memory. While it knows an allocation, that stays in the
    hash, because the location of later windows depends on it, too. */
-CDP__PRIVATE void cdp__nccl_symmetric_gone(cdp__nccl *b, cdp__nccl_memory *m) {
+CDP__PRIVATE void cdp__nccl_symmetric_forget(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp_lock_acquire(&b->lock);
     b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
     m->number = 0;
@@ -2538,7 +2538,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
             *cdp__error_slot() = e;
             return;
         }
-        cdp__nccl_symmetric_gone(b, m);
+        cdp__nccl_symmetric_forget(b, m);
         if (m->from.alloc)
             m->from.release(m->from.user, m->data);
         else if (m->nccl)

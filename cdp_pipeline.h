@@ -1097,7 +1097,7 @@ enum {
     CDP__PIPE_BUFFERED = 4 /* it left its sender */
 };
 
-typedef struct cdp__pipe_mail {
+typedef struct cdp__pipe_messages {
     const cdp__pipe_table *table;
     cdp_pipe_wire wire;
     uint8_t *state;     /* of each message */
@@ -1106,7 +1106,7 @@ typedef struct cdp__pipe_mail {
     uint64_t *posted;   /* of each rank: rows before it have posted their receives */
     bool *sent;         /* of each rank: its row has sent, and waits */
     bool moved;         /* something has changed since the last look at all ranks */
-} cdp__pipe_mail;
+} cdp__pipe_messages;
 
 CDP__PRIVATE uint32_t cdp__pipe_sender(const cdp__pipe_table *t, uint64_t message) {
     const uint64_t cells = cdp__pipe_cells(t);
@@ -1114,13 +1114,13 @@ CDP__PRIVATE uint32_t cdp__pipe_sender(const cdp__pipe_table *t, uint64_t messag
     return t->place[message < cells ? stage - 1 : stage + 1];
 }
 
-CDP__PRIVATE uint32_t *cdp__pipe_buffer(cdp__pipe_mail *k, uint64_t message) {
+CDP__PRIVATE uint32_t *cdp__pipe_buffer(cdp__pipe_messages *k, uint64_t message) {
     return &k->buffered[(uint64_t)cdp__pipe_sender(k->table, message) * k->table->ranks
         + cdp__pipe_taker(k->table, message)];
 }
 
 /* Posts the receives of the row of a rank and of those `ahead` of it. */
-CDP__PRIVATE void cdp__pipe_post(cdp__pipe_mail *k, uint32_t r) {
+CDP__PRIVATE void cdp__pipe_post(cdp__pipe_messages *k, uint32_t r) {
     const cdp__pipe_table *t = k->table;
     const uint64_t width = cdp__pipe_width(&t->acts[k->at[r]]);
     const uint64_t to = cdp__min(k->at[r] + width + k->wire.ahead, t->first[r + 1]);
@@ -1133,7 +1133,7 @@ CDP__PRIVATE void cdp__pipe_post(cdp__pipe_mail *k, uint32_t r) {
     }
 }
 
-CDP__PRIVATE void cdp__pipe_send(cdp__pipe_mail *k, uint64_t m) {
+CDP__PRIVATE void cdp__pipe_send(cdp__pipe_messages *k, uint64_t m) {
     k->state[m] |= CDP__PIPE_SENT;
     if (k->state[m] & CDP__PIPE_POSTED || !k->buffered) return;
     uint32_t *const buffer = cdp__pipe_buffer(k, m);
@@ -1143,12 +1143,12 @@ CDP__PRIVATE void cdp__pipe_send(cdp__pipe_mail *k, uint64_t m) {
 }
 
 /* Has the sender of a message done its part? */
-CDP__PRIVATE bool cdp__pipe_left(const cdp__pipe_mail *k, uint64_t m) {
+CDP__PRIVATE bool cdp__pipe_left(const cdp__pipe_messages *k, uint64_t m) {
     return (k->state[m] & (CDP__PIPE_POSTED | CDP__PIPE_BUFFERED)) != 0;
 }
 
 /* The next step of a rank: false if it waits. */
-CDP__PRIVATE bool cdp__pipe_mail_step(cdp__pipe_mail *k, uint32_t r) {
+CDP__PRIVATE bool cdp__pipe_messages_step(cdp__pipe_messages *k, uint32_t r) {
     const cdp__pipe_table *t = k->table;
     const cdp_act *a = &t->acts[k->at[r]];
     const uint32_t width = cdp__pipe_width(a);
@@ -1174,7 +1174,7 @@ CDP__PRIVATE bool cdp__pipe_mail_step(cdp__pipe_mail *k, uint32_t r) {
 }
 
 /* False: ranks wait for each other. The memory of `k` is all zeros before. */
-CDP__PRIVATE bool cdp__pipe_mail_ends(cdp__pipe_mail *k) {
+CDP__PRIVATE bool cdp__pipe_messages_end(cdp__pipe_messages *k) {
     const cdp__pipe_table *t = k->table;
     bool all = true;
     for (uint32_t r = 0; r < t->ranks; ++r)
@@ -1182,7 +1182,7 @@ CDP__PRIVATE bool cdp__pipe_mail_ends(cdp__pipe_mail *k) {
     for (k->moved = true; k->moved;) {
         k->moved = false;
         for (uint32_t r = 0; r < t->ranks; ++r)
-            while (k->at[r] < t->first[r + 1] && cdp__pipe_mail_step(k, r))
+            while (k->at[r] < t->first[r + 1] && cdp__pipe_messages_step(k, r))
                 k->moved = true;
     }
     for (uint32_t r = 0; r < t->ranks; ++r)
@@ -1853,7 +1853,7 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
     char room[600];
     cdp__text why = cdp__text_of(room, sizeof room);
     cdp__pipe_walk w;
-    cdp__pipe_mail k;
+    cdp__pipe_messages k;
     if (!schedule || !wire)
         return cdp__pipe_missing("cdp_schedule_deadlock", schedule ? "wire" : "schedule");
     cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_deadlock", &w);
@@ -1870,7 +1870,7 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
         k.buffered = (uint32_t *)cdp__pipe_alloc(schedule->os, bytes);
         if (!k.buffered) st = cdp__pipe_nomem("cdp_schedule_deadlock", bytes);
     }
-    if (st == CDP_OK && !cdp__pipe_mail_ends(&k)) {
+    if (st == CDP_OK && !cdp__pipe_messages_end(&k)) {
         cdp__pipe_add_waits(&why, &schedule->table, k.at);
         st = cdp_error_set(CDP_ERR_STATE, -1, 0,
             "cdp_schedule_deadlock: with sends like these ranks wait for each other%s", room);
@@ -2669,7 +2669,7 @@ CDP__PRIVATE cdp_status cdp__pipe_check_edges(const cdp__pipe_table *t, const ui
 }
 
 /* Collective: `st` is what this rank found out alone. */
-CDP__PRIVATE cdp_status cdp__pipe_meet(
+CDP__PRIVATE cdp_status cdp__pipe_agree(
     const cdp_pipeline_desc *d, cdp_status st, uint64_t *hashes) {
     const uint32_t n = cdp_size(d->group);
     uint64_t first = 0;
@@ -3216,7 +3216,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
 
 /* What this rank says of the edges of its stages: two words for each stage of all, and two
    for tied gradients. */
-CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
+CDP__PRIVATE void cdp__pipe_hash_edges(const cdp_pipeline *p, uint64_t *hashes) {
     for (uint32_t s = 0; s < p->table->stages; ++s) {
         if (p->table->place[s] != p->rank) continue;
         const cdp_pipe_stage *k = &p->stages[p->nth[s]];
@@ -3247,9 +3247,9 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
         p->stage_count = desc->stage_count;
         p->rows = t->first[p->rank + 1] - t->first[p->rank];
         st = cdp__pipe_take_desc(p, desc);
-        if (st == CDP_OK) cdp__pipe_say_edges(p, hashes);
+        if (st == CDP_OK) cdp__pipe_hash_edges(p, hashes);
     }
-    st = cdp__pipe_meet(desc, st, hashes);
+    st = cdp__pipe_agree(desc, st, hashes);
     cdp__pipe_free(os, hashes);
     if (st == CDP_OK) st = cdp__pipe_open_tie(p);
     if (st == CDP_OK) {
@@ -3457,7 +3457,7 @@ CDP__PRIVATE cdp_status cdp__pipe_compare_clock(cdp_pipeline *p, uint64_t *add) 
 }
 
 /* The times of the rows of all ranks, one rank after the other. */
-CDP__PRIVATE cdp_status cdp__pipe_tell_times(
+CDP__PRIVATE cdp_status cdp__pipe_share_times(
     cdp_pipeline *p, uint64_t zero, const cdp_pipe_times *out) {
     const cdp__pipe_table *t = p->table;
     for (uint64_t row = 0; row < p->rows; ++row) {
@@ -3491,7 +3491,7 @@ CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_tim
     if (st != CDP_OK) return st;
     begin = p->begin_ns + add;
     st = cdp_allreduce(p->desc.group, NULL, &begin, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
-    return st == CDP_OK ? cdp__pipe_tell_times(p, begin - add, out) : st;
+    return st == CDP_OK ? cdp__pipe_share_times(p, begin - add, out) : st;
 }
 
 #endif /* CDP_PIPELINE_IMPL_INCLUDED */

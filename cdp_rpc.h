@@ -1432,15 +1432,15 @@ typedef struct cdp__wave_node {
 } cdp__wave_node;
 
 typedef struct cdp__wave_value {
-    uint32_t node;   /* the node that made it */
-    uint32_t output; /* which one of its outputs */
-    uint32_t went;   /* the first rank that it was sent to; 0: none */
+    uint32_t node;      /* the node that made it */
+    uint32_t output;    /* which one of its outputs */
+    uint32_t receivers; /* the first rank that it was sent to; 0: none */
 } cdp__wave_value;
 
-typedef struct cdp__wave_went {
+typedef struct cdp__wave_receiver {
     uint32_t rank, next;
     uint32_t epoch; /* the last pass in which that rank sent its MARK */
-} cdp__wave_went;
+} cdp__wave_receiver;
 
 typedef enum cdp__wave_what {
     CDP__WAVE_SEND_MARK, /* to, node (which sends), value */
@@ -1473,8 +1473,8 @@ typedef struct cdp__waves {
     cdp__wave_node *nodes;
     cdp__wave_edge *edges;
     cdp__wave_value *values;
-    cdp__wave_went *wents;
-    uint32_t node_count, edge_count, value_count, went_count;
+    cdp__wave_receiver *receivers;
+    uint32_t node_count, edge_count, value_count, receiver_count;
     uint32_t rank;
     uint32_t epoch; /* number of passes on this rank so far */
     uint32_t open;  /* visited nodes of the pass that are not complete */
@@ -1517,25 +1517,25 @@ CDP__PRIVATE uint64_t cdp__wave_add_value(cdp__waves *t, uint32_t node, uint32_t
     cdp__wave_value *v = &t->values[++t->value_count];
     v->node = node;
     v->output = output;
-    v->went = 0;
+    v->receivers = 0;
     return (uint64_t)t->rank << 48 | t->value_count;
 }
 
 /* The record that this value was sent to that rank; 0: it was not. */
 CDP__PRIVATE uint32_t cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t rank) {
-    uint32_t at = t->values[value].went;
-    while (at && t->wents[at].rank != rank)
-        at = t->wents[at].next;
+    uint32_t at = t->values[value].receivers;
+    while (at && t->receivers[at].rank != rank)
+        at = t->receivers[at].next;
     return at;
 }
 
 /* Records that this value is sent to a rank, from which gradients may come back. */
-CDP__PRIVATE void cdp__wave_goes(cdp__waves *t, uint32_t value, uint32_t rank) {
+CDP__PRIVATE void cdp__wave_record_sent(cdp__waves *t, uint32_t value, uint32_t rank) {
     if (cdp__wave_has(t, value, rank)) return;
-    t->wents[++t->went_count].rank = rank;
-    t->wents[t->went_count].epoch = 0;
-    t->wents[t->went_count].next = t->values[value].went;
-    t->values[value].went = t->went_count;
+    t->receivers[++t->receiver_count].rank = rank;
+    t->receivers[t->receiver_count].epoch = 0;
+    t->receivers[t->receiver_count].next = t->values[value].receivers;
+    t->values[value].receivers = t->receiver_count;
 }
 
 /* ---- the waves */
@@ -1603,13 +1603,14 @@ CDP__PRIVATE void cdp__wave_grads(cdp__waves *t) {
 CDP__PRIVATE cdp__wave_how cdp__wave_got_mark(
     cdp__waves *t, uint32_t from, uint32_t from_node, uint64_t pass, uint64_t value) {
     const uint32_t v = cdp__wave_entry(t, value);
-    const uint32_t went = v && from != t->rank ? cdp__wave_has(t, v, from) : 0;
+    const uint32_t receiver = v && from != t->rank ? cdp__wave_has(t, v, from) : 0;
     cdp__wave_node *n;
-    if (!v || (from != t->rank && !went)) return CDP__WAVE_LIE;
+    if (!v || (from != t->rank && !receiver)) return CDP__WAVE_LIE;
     if (pass != t->pass && t->open) return CDP__WAVE_CONFLICT;
     if (pass != t->pass) cdp__wave_enter(t, pass);
-    if (went && t->wents[went].epoch == t->epoch) return CDP__WAVE_LIE; /* it has one import */
-    if (went) t->wents[went].epoch = t->epoch;
+    if (receiver && t->receivers[receiver].epoch == t->epoch)
+        return CDP__WAVE_LIE; /* it has one import */
+    if (receiver) t->receivers[receiver].epoch = t->epoch;
     n = &t->nodes[t->values[v].node];
     if (n->epoch != t->epoch) {
         n->epoch = t->epoch;
@@ -2154,7 +2155,7 @@ typedef struct cdp__rpc_peer {
     cdp__rpc_flight flight[2]; /* to it; [1]: of calls that functions have started */
     uint32_t requests[2];      /* of it, here */
     uint64_t turn;             /* of its last request in the queue */
-    uint32_t coming;           /* long bodies of it, in `in` */
+    uint32_t arriving;         /* long bodies of it, in `in` */
     uint32_t marks;            /* how many gradients it may still send */
     bool dropped;              /* it was given up */
     cdp_error why;
@@ -2316,7 +2317,7 @@ struct cdp_ctx {
     cdp__waves w;
     cdp__ctx_node *nodes;
     cdp__ctx_value *values;
-    uint32_t node_room, edge_room, value_room, went_room, chains[64];
+    uint32_t node_room, edge_room, value_room, receiver_room, chains[64];
     const cdp_tensor *roots;             /* while it is mine */
     const cdp_tensor *sending;           /* gradients of the inputs of the sending node */
     const uint32_t *const *sending_rows; /* rows of each gradient; NULL: all rows of all */
@@ -3188,7 +3189,7 @@ CDP__PRIVATE void cdp__ctx_free(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__free(rpc->os, ctx->w.nodes);
     cdp__free(rpc->os, ctx->w.edges);
     cdp__free(rpc->os, ctx->w.values);
-    cdp__free(rpc->os, ctx->w.wents);
+    cdp__free(rpc->os, ctx->w.receivers);
     cdp__free(rpc->os, ctx->nodes);
     cdp__free(rpc->os, ctx->values);
     cdp__free(rpc->os, ctx->with);
@@ -3235,13 +3236,13 @@ CDP__PRIVATE uint32_t cdp__ctx_more(uint32_t room, uint32_t need) {
 }
 
 /* Makes room for so many more of each. False: out of memory. */
-CDP__PRIVATE bool cdp__ctx_reserve(
-    cdp_rpc *rpc, cdp_ctx *ctx, uint32_t nodes, uint32_t edges, uint32_t values, uint32_t wents) {
+CDP__PRIVATE bool cdp__ctx_reserve(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t nodes, uint32_t edges,
+    uint32_t values, uint32_t receivers) {
     cdp__waves *w = &ctx->w;
     const uint32_t n = cdp__ctx_more(ctx->node_room, w->node_count + nodes + 1);
     const uint32_t e = cdp__ctx_more(ctx->edge_room, w->edge_count + edges + 1);
     const uint32_t v = cdp__ctx_more(ctx->value_room, w->value_count + values + 1);
-    const uint32_t g = cdp__ctx_more(ctx->went_room, w->went_count + wents + 1);
+    const uint32_t g = cdp__ctx_more(ctx->receiver_room, w->receiver_count + receivers + 1);
     if (n > ctx->node_room) {
         if (!cdp__ctx_grow(rpc, &w->nodes, ctx->node_room, n, sizeof *w->nodes)
             || !cdp__ctx_grow(rpc, &ctx->nodes, ctx->node_room, n, sizeof *ctx->nodes))
@@ -3258,9 +3259,10 @@ CDP__PRIVATE bool cdp__ctx_reserve(
             return false;
         ctx->value_room = v;
     }
-    if (g > ctx->went_room) {
-        if (!cdp__ctx_grow(rpc, &w->wents, ctx->went_room, g, sizeof *w->wents)) return false;
-        ctx->went_room = g;
+    if (g > ctx->receiver_room) {
+        if (!cdp__ctx_grow(rpc, &w->receivers, ctx->receiver_room, g, sizeof *w->receivers))
+            return false;
+        ctx->receiver_room = g;
     }
     return true;
 }
@@ -3499,21 +3501,22 @@ CDP__PRIVATE uint64_t cdp__ctx_import(
     return here;
 }
 
-CDP__PRIVATE bool cdp__ctx_goes_room(cdp_rpc *rpc, cdp_ctx *ctx) {
+CDP__PRIVATE bool cdp__ctx_reserve_sent(cdp_rpc *rpc, cdp_ctx *ctx) {
     if (cdp__ctx_reserve(rpc, ctx, 0, 0, 0, CDP__RPC_TENSORS)) return true;
-    (void)cdp__fail_nomem("the record of a call", CDP__RPC_TENSORS * sizeof(cdp__wave_went));
+    (void)cdp__fail_nomem("the record of a call", CDP__RPC_TENSORS * sizeof(cdp__wave_receiver));
     return false;
 }
 
 /* Records that values among the tensors are sent to a rank. False: out of memory. */
-CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args, uint32_t to) {
+CDP__PRIVATE bool cdp__ctx_record_sent(
+    cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args, uint32_t to) {
     uint32_t i;
     if (to == rpc->rank) return true;
     if (!ctx->with[to]) ctx->with[to] = CDP__CTX_WITH;
     if (!cdp__ctx_reserve(rpc, ctx, 0, 0, 0, CDP__RPC_TENSORS)) return false;
     for (i = 0; args && i < args->tensor_count; ++i)
         if (args->tensors[i].value)
-            cdp__wave_goes(&ctx->w, cdp__ctx_entry(ctx, args->tensors[i].value), to);
+            cdp__wave_record_sent(&ctx->w, cdp__ctx_entry(ctx, args->tensors[i].value), to);
     return true;
 }
 
@@ -4551,8 +4554,8 @@ CDP__PRIVATE cdp_status cdp__ctx_results(
     {
         cdp_args sent = *args;
         sent.tensors = out;
-        if (!cdp__ctx_goes(rpc, ctx, &sent, rq->pub.from))
-            return cdp__fail_nomem("the record of a call", sizeof(cdp__wave_went));
+        if (!cdp__ctx_record_sent(rpc, ctx, &sent, rq->pub.from))
+            return cdp__fail_nomem("the record of a call", sizeof(cdp__wave_receiver));
     }
     return CDP_OK;
 }
@@ -5396,7 +5399,7 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
         at = &(*at)->next;
     *at = came->next;
     if (!*at) rpc->in_end = at;
-    --rpc->peers[came->m.peer].coming;
+    --rpc->peers[came->m.peer].arriving;
     cdp__rpc_area_free(rpc, came->body);
     cdp__free(rpc->os, came);
 }
@@ -5462,7 +5465,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     cdp__rpc_in *came;
     const uint64_t most =
         2ull * rpc->share + CDP__RPC_LEVELS + peer->flight[0].calls + peer->flight[1].calls;
-    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= most)
+    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->arriving >= most)
         return "more calls at once than were agreed upon";
     if ((m->kind & 0xff) == CDP__RPC_REPLY) { /* memory for one result of each call */
         cdp__rpc_call *c = cdp__rpc_call_find(rpc, m->a);
@@ -5479,7 +5482,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
         came->report_ns = cdp__rpc_notify_at(rpc, m->kind >> 8 & 0xff, ends);
         if (came->report_ns) cdp__rpc_timer(rpc, came->report_ns);
     }
-    ++peer->coming;
+    ++peer->arriving;
     *rpc->in_end = came;
     rpc->in_end = &came->next;
     return NULL;
@@ -6999,7 +7002,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
             CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);
     if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
         return cdp__fail(CDP_ERR_INVALID, "%s: a reference is made outside contexts", s->name);
-    if (d->ctx && !cdp__ctx_goes_room(rpc, d->ctx)) return CDP_ERR_NOMEM;
+    if (d->ctx && !cdp__ctx_reserve_sent(rpc, d->ctx)) return CDP_ERR_NOMEM;
     if (cdp__ctx_check(s->name, d->ctx, &d->args) != CDP_OK) return cdp_last_error()->status;
     return cdp__rpc_rrefs_check(rpc, s->name, &d->args);
 }
@@ -7093,7 +7096,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     if (c->ctx) {
         p.flags |= CDP__RPC_CTX;
         p.slot = c->ctx->id;
-        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* room was reserved before */
+        (void)cdp__ctx_record_sent(rpc, c->ctx, args, s->to); /* room was reserved before */
     }
     if (rpc->lost[s->to]) {
         cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO, rpc->peers[s->to].why.text);

@@ -155,7 +155,7 @@ CDP__PRIVATE void cdp__ddp_complete(cdp_ddp *d, uint32_t i) {
         cdp__ddp_copy(d, p->grad, p->user.grad, cdp__param_bytes(p));
     cdp_lock_acquire(&d->lock);
     CDP_ASSERT(d->ordered < d->param_count && d->buckets[p->bucket].pending);
-    d->seen[d->ordered] = i;
+    d->last_order[d->ordered] = i;
     if (d->stats.steps == cdp__ddp_observed(d)) d->order[d->ordered] = i;
     ++d->ordered;
     --d->buckets[p->bucket].pending;

@@ -94,8 +94,8 @@ CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
         if (cdp__is_child(d->group->w->forks) || !cdp__ddp_leave(d)) return;
     }
     if (d->hook.destroy) d->hook.destroy(d->hook.self);
-    for (i = 1; i < CDP__HOOK_LANES; ++i)
-        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
+    for (i = 1; i < CDP__HOOK_GROUPS; ++i)
+        if (d->groups[i] != d->group) cdp_group_destroy(d->groups[i]);
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     for (i = 0; d->params && i < d->param_count; ++i) {
         cdp__free(d->os, d->params[i].name);
@@ -265,7 +265,7 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lists(cdp_ddp *d, const cdp_ddp_desc *desc
         (cdp_buffer *)cdp__alloc_zero(d->os, (desc->buffer_count + 1) * sizeof *d->buffers);
     d->slots = (uint32_t *)cdp__alloc(d->os, n * sizeof *d->slots);
     d->order = (uint32_t *)cdp__alloc(d->os, 2ull * n * sizeof *d->order);
-    d->seen = d->order + n;
+    d->last_order = d->order + n;
     if (!d->params || !d->buffers || !d->slots || !d->order)
         return cdp__fail_nomem("the parameter list", n * sizeof *d->params);
     for (i = 0; i < n && st == CDP_OK; ++i)
@@ -462,9 +462,9 @@ CDP__PRIVATE void cdp__ddp_forget(cdp_ddp *d) {
 /* It has no group until the next cdp_ddp_rebind(). */
 CDP__PRIVATE void cdp__ddp_unbind(cdp_ddp *d) {
     uint32_t i;
-    for (i = 1; i < CDP__HOOK_LANES; ++i) { /* of a hook that was removed */
-        if (d->lanes[i] != d->group) cdp_group_destroy(d->lanes[i]);
-        d->lanes[i] = NULL;
+    for (i = 1; i < CDP__HOOK_GROUPS; ++i) { /* of a hook that was removed */
+        if (d->groups[i] != d->group) cdp_group_destroy(d->groups[i]);
+        d->groups[i] = NULL;
     }
     cdp__ddp_free_buckets(d, d->buckets, d->bucket_count);
     d->buckets = NULL;

@@ -77,7 +77,7 @@ CDP__PRIVATE cdp_status cdp__hook_call(
 CDP__PRIVATE cdp_status cdp__ddp_stage(cdp_ddp *d, cdp__bucket *b, uint32_t stage) {
     cdp_request rq;
     cdp_status st;
-    b->view.group = stage < d->hook.operations ? d->lanes[stage] : d->group;
+    b->view.group = stage < d->hook.operations ? d->groups[stage] : d->group;
     st = cdp__hook_call(&d->hook, &b->view, stage, &rq);
     b->done = st != CDP_PENDING;
     if (st != CDP_PENDING) return st;

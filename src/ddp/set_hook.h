@@ -24,13 +24,13 @@ CDP_API const cdp_hook *cdp_ddp_hook(const cdp_ddp *d) {
 
 /* Creates one group per operation of a bucket. On a device all stages share the queue of one
    group. */
-CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
+CDP__PRIVATE cdp_status cdp__ddp_open_groups(cdp_ddp *d, uint32_t operations) {
     const uint32_t n = cdp_size(d->group);
     uint32_t *all, i;
     cdp_status st = CDP_OK;
-    d->lanes[0] = d->group;
+    d->groups[0] = d->group;
     for (i = 1; i < operations && cdp__ddp_on_device(d); ++i)
-        d->lanes[i] = d->group;
+        d->groups[i] = d->group;
     if (operations < 2 || cdp__ddp_on_device(d)) return CDP_OK;
 #ifdef CDP_NO_GROUPS
     (void)all;
@@ -46,9 +46,9 @@ CDP__PRIVATE cdp_status cdp__ddp_open_lanes(cdp_ddp *d, uint32_t operations) {
     for (i = 0; i < n; ++i)
         all[i] = i;
     for (i = 1; i < operations && st == CDP_OK; ++i) {
-        if (d->lanes[i]) continue;
-        st = cdp_group_new(d->group, all, n, &d->lanes[i]);
-        if (st == CDP_OK) cdp__group_share_failures(d->lanes[i], d->group);
+        if (d->groups[i]) continue;
+        st = cdp_group_new(d->group, all, n, &d->groups[i]);
+        if (st == CDP_OK) cdp__group_share_failures(d->groups[i], d->group);
     }
     cdp__free(d->os, all);
     return st;
@@ -60,15 +60,15 @@ CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
     if (st != CDP_OK) return st;
     if (hook && !hook->stage)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: the hook has no stage function");
-    if (hook && hook->operations > CDP__HOOK_LANES)
+    if (hook && hook->operations > CDP__HOOK_GROUPS)
         return cdp__fail(CDP_ERR_INVALID, "cdp_ddp_set_hook: a hook may have at most %u operations",
-            CDP__HOOK_LANES);
+            CDP__HOOK_GROUPS);
     if (hook && hook->device != cdp__ddp_on_device(d))
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "cdp_ddp_set_hook: the parameters are in %s memory, and this hook is not for that (see "
             "cdp_nccl_hook_create)",
             cdp__ddp_on_device(d) ? "device" : "host");
-    return hook ? cdp__ddp_open_lanes(d, hook->operations) : CDP_OK;
+    return hook ? cdp__ddp_open_groups(d, hook->operations) : CDP_OK;
 }
 
 CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {

@@ -87,7 +87,7 @@ typedef struct cdp__bucket {
     cdp_bucket view;           /* what the hook sees */
 } cdp__bucket;
 
-#define CDP__HOOK_LANES 8u
+#define CDP__HOOK_GROUPS 8u
 
 /* What a synchronized pass leaves in gradients. */
 typedef enum cdp__ddp_result {
@@ -135,7 +135,7 @@ struct cdp_ddp {
     uint8_t *pack;     /* small parameters or buffers are broadcast from here in one message */
     uint64_t pack_bytes;
     uint32_t *order; /* order in which parameters became complete in the first synchronized pass */
-    uint32_t *seen, ordered; /* that order in the last pass; number of complete parameters */
+    uint32_t *last_order, ordered; /* that order in the last pass; number of complete parameters */
 
     /* Several threads may call ready() in one pass. The lock guards marks, `pending`, rows of
        sparse parameters, `failed` and the next two members. The others are only used by the
@@ -148,12 +148,12 @@ struct cdp_ddp {
     cdp__ddp_result result;
 #endif
     /* groups in which the stages of a hook run; the first one is `group` */
-    cdp_group *lanes[CDP__HOOK_LANES];
-    uint32_t at[CDP__HOOK_LANES + 1]; /* the next bucket for each stage */
-    cdp_work active, used;            /* operations that sum flags which a hook must not see */
-    uint32_t number;                  /* number of this ddp in its group */
-    uint32_t group_made;              /* which of the groups at this address `group` is */
-    bool group_memory;                /* buckets may be in memory of the group's transport */
+    cdp_group *groups[CDP__HOOK_GROUPS];
+    uint32_t at[CDP__HOOK_GROUPS + 1]; /* the next bucket for each stage */
+    cdp_work active, used;             /* operations that sum flags which a hook must not see */
+    uint32_t number;                   /* number of this ddp in its group */
+    uint32_t group_made;               /* which of the groups at this address `group` is */
+    bool group_memory;                 /* buckets may be in memory of the group's transport */
     uint32_t sparse_count;
     uint64_t *sparse_counts; /* rows of each rank and sparse parameter, then of one parameter */
     bool placed;             /* `device` is decided */

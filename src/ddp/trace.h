@@ -141,7 +141,7 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
             cdp__text_add(t, k ? ",%u" : " %u", d->buckets[i].slots[k]);
     cdp__text_add(t, "\nprev_iteration_grad_ready_order_indices:");
     for (i = 0; i < d->ordered && s->steps; ++i)
-        cdp__text_add(t, " %u", d->seen[i]);
+        cdp__text_add(t, " %u", d->last_order[i]);
     cdp__text_add(t, "\n");
     cdp__trace_number(t, "sent_bytes", s->sent_bytes);
     cdp__trace_number(t, "forward_compute_time_ns", s->forward_ns);

@@ -221,7 +221,7 @@ CDP__DT void cdp__dt_cuts_hold(const cdp_layout *l) {
     }
 }
 
-CDP__DT void cdp__dt_cuts_let_go(const cdp_layout *l) {
+CDP__DT void cdp__dt_cuts_release(const cdp_layout *l) {
     if (cdp__ended(l->mesh)) return;
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)l->mesh;
     for (uint32_t by = 0; by < m->desc.ndim; ++by) {

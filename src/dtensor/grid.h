@@ -54,7 +54,7 @@ typedef struct cdp__dt_retired {
 typedef struct cdp__dt_link {
     struct cdp__dt_link *next;
     cdp_group *group;
-    cdp__dt_retired *graves;
+    cdp__dt_retired *retired;
     bool borrowed;
     uint32_t refs, count;
     uint32_t *ranks;

@@ -49,7 +49,7 @@ CDP__DT void cdp__dt_kept_end(cdp__dt_kept *k) {
         at = &(*at)->next_to;
     *at = k->next_to;
     for (; *last; last = &(*last)->spare)
-        cdp__dt_plan_let_go(*last);
+        cdp__dt_plan_release(*last);
     *last = k->from->retired;
     k->from->retired = k->plan;
     cdp__dt_plans_reap(&k->from->retired, false);

@@ -30,7 +30,7 @@ CDP__DT uint64_t cdp__dt_volume(const cdp__dt_region *r, uint32_t ndim) {
 }
 
 /* Intersects two regions. False if they have no common element. */
-CDP__DT bool cdp__dt_meet(
+CDP__DT bool cdp__dt_intersect(
     const cdp__dt_region *a, const cdp__dt_region *b, uint32_t ndim, cdp__dt_region *out) {
     for (uint32_t d = 0; d < ndim; ++d) {
         const uint64_t low = cdp__max(a->start[d], b->start[d]);

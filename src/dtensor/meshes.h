@@ -60,9 +60,9 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
     for (cdp__dt_scratch *s = root->scratch; s; s = s->next)
         if (s->link == link) s->link = NULL;
     if (!link->borrowed) cdp_group_destroy(link->group);
-    while (link->graves) {
-        cdp__dt_retired *g = link->graves;
-        link->graves = g->next;
+    while (link->retired) {
+        cdp__dt_retired *g = link->retired;
+        link->retired = g->next;
         if (g->memory) cdp_group_free(root->group, g->memory);
         cdp__dt_free(root->os, g);
     }
@@ -82,8 +82,8 @@ CDP__DT void cdp__dt_retire(cdp__dt_root *root, cdp__dt_link *link, void *memory
     g = (cdp__dt_retired *)cdp__dt_alloc(root->os, sizeof *g);
     if (!g) return;
     g->memory = memory;
-    g->next = link->graves;
-    link->graves = g;
+    g->next = link->retired;
+    link->retired = g;
 }
 
 /* Makes a link for a list of ranks; `borrowed`: the caller's group, or NULL. */

@@ -114,7 +114,7 @@ CDP__DT void cdp__dt_plain_receives(
     target = cdp__dt_cell_region(&p->to, t);
     for (uint32_t c = 0; c < p->from.cells; ++c) {
         const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         if (c == own) {
             cdp__dt_emit_move(emit, user, CDP__DT_LOCAL, node, &part);
             continue;
@@ -133,7 +133,7 @@ CDP__DT void cdp__dt_plain_sends(
     const uint32_t mine = cdp__dt_member(&p->from, node);
     for (uint32_t t = 0; t < p->to.cells; ++t) {
         const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         for (uint32_t k = 0, i = 0; k < p->to.members; ++k) {
             const uint32_t peer = cdp__dt_member_node(&p->to, t, k);
             if (cdp__dt_cell(&p->from, peer) == c) continue;
@@ -210,7 +210,7 @@ CDP__DT void cdp__dt_term_sends(
     const uint32_t term = cdp__dt_term(&p->from, node);
     for (uint32_t t = 0; t < p->to.cells; ++t) {
         const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
         uint32_t owner = 0;
         for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a) {
@@ -231,7 +231,7 @@ CDP__DT void cdp__dt_term_receives(
     const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
     for (uint32_t c = 0; c < p->from.cells; ++c) {
         const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
         uint32_t owner = 0;
         for (uint32_t k = 0, a = 0; cdp__dt_owner_next(p, &o, &k, &owner); ++a)
@@ -266,7 +266,7 @@ CDP__DT uint64_t cdp__dt_reduced_recv(const cdp__dt_pair *p, uint32_t node) {
     const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
     for (uint32_t t = all ? 0 : own; t < p->to.cells && (all || t == own); ++t) {
         const cdp__dt_region target = cdp__dt_cell_region(&p->to, t);
-        if (!cdp__dt_meet(&source, &target, p->to.ndim, &part)) continue;
+        if (!cdp__dt_intersect(&source, &target, p->to.ndim, &part)) continue;
         const cdp__dt_owners o = cdp__dt_owners_of(p, c, t);
         if (o.needed && t != own) continue;
         const uint32_t a = o.needed ? cdp__dt_common(p, t, c, cdp__dt_member(&p->to, node))
@@ -307,7 +307,7 @@ CDP__DT cdp__dt_cost cdp__dt_cost_of(const cdp__dt_pair *p) {
         uint64_t have = 0;
         if (c != CDP__DT_NONE) {
             const cdp__dt_region source = cdp__dt_cell_region(&p->from, c);
-            if (cdp__dt_meet(&source, &target, p->to.ndim, &part))
+            if (cdp__dt_intersect(&source, &target, p->to.ndim, &part))
                 have = cdp__dt_volume(&part, p->to.ndim);
         }
         if (terms > 1 && have) { /* counted once for each common member of both cells */

@@ -157,7 +157,7 @@ CDP__DT cdp_status cdp__dt_same_everywhere(cdp_group *g, cdp__dt_sums *s) {
    long ago, takes no message of cdp__dt_same_everywhere(): it meets one of these. */
 typedef struct cdp__dt_meeting {
     cdp_group *all, *group; /* of the plan; that of this meeting */
-    cdp_work met, seen;     /* seen: all ranks of the plan are told of a failure */
+    cdp_work met, spread;   /* spread: all ranks of the plan are told of a failure */
     uint32_t over;          /* atomic: it is not to fail the plan any more */
     uint64_t sums[3];
 } cdp__dt_meeting;
@@ -191,7 +191,7 @@ CDP__DT cdp_status cdp__dt_meeting_start(
     x->group = group;
     const cdp_status st =
         cdp_allreduce_async(group, x->sums, x->sums, 3, CDP_DTYPE_U64, CDP_REDUCE_BXOR, &x->met);
-    return st == CDP_OK ? cdp_work_then(x->met, cdp__dt_meeting_done, x, &x->seen) : st;
+    return st == CDP_OK ? cdp_work_then(x->met, cdp__dt_meeting_done, x, &x->spread) : st;
 }
 
 CDP__DT cdp_status cdp__dt_meetings_start(cdp__dt_meetings *all, const cdp_plan *p) {
@@ -217,8 +217,8 @@ CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bo
         if (broken && x->met.seq && cdp_work_test(x->met) == CDP_PENDING)
             cdp_group_abort(x->group, why.text);
         const cdp_status met = x->met.seq ? cdp_work_wait(x->met) : CDP_OK;
-        const cdp_status seen = x->seen.seq ? cdp_work_wait(x->seen) : CDP_OK;
-        (void)seen; /* `met` says what went wrong */
+        const cdp_status spread = x->spread.seq ? cdp_work_wait(x->spread) : CDP_OK;
+        (void)spread; /* `met` says what went wrong */
         if (!broken && st == CDP_OK) st = met;
     }
     if (st == CDP_OK || !broken) return st;

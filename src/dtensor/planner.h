@@ -566,11 +566,11 @@ CDP__DT cdp_status cdp__dt_plan_refused(const cdp_plan_desc *d, cdp_status st) {
 }
 
 /* The plan is not made, compared or drawn any more: it needs no cuts. */
-CDP__DT void cdp__dt_plan_let_go(cdp_plan *p) {
+CDP__DT void cdp__dt_plan_release(cdp_plan *p) {
     if (!p->holds) return;
     p->holds = false;
-    cdp__dt_cuts_let_go(&p->desc.from);
-    cdp__dt_cuts_let_go(&p->desc.to);
+    cdp__dt_cuts_release(&p->desc.from);
+    cdp__dt_cuts_release(&p->desc.to);
 }
 
 CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {

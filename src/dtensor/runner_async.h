@@ -34,8 +34,8 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     cdp__dt_free(p->os, p->wide);
     p->wide = NULL;
     if (p->turns && p->mesh && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE)) {
-        p->turns->grave.next = cdp__dt_run_link(p)->graves;
-        cdp__dt_run_link(p)->graves = &p->turns->grave;
+        p->turns->retirement.next = cdp__dt_run_link(p)->retired;
+        cdp__dt_run_link(p)->retired = &p->turns->retirement;
     } else {
         cdp__dt_free(p->os, p->turns);
     }
@@ -48,7 +48,7 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
         (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
         p->mesh = NULL; /* what it has of the group stays there */
     }
-    cdp__dt_plan_let_go(p);
+    cdp__dt_plan_release(p);
     if (p->mesh) cdp__dt_scratch_give(p, true);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);

@@ -93,7 +93,7 @@ typedef struct cdp__dt_turn {
 /* State of callbacks of works. It outlives its plan if a callback is still to be called, with a
    failure, when the group is destroyed; `plan` is only used after a success. */
 typedef struct cdp__dt_turns {
-    cdp__dt_retired grave; /* first member: frees this struct then */
+    cdp__dt_retired retirement; /* first member: frees this struct then */
     cdp_plan *plan;
     uint32_t pending; /* callbacks to come; if any, the plan is running */
     cdp__dt_turn turn[2 * CDP__DT_STEPS];

@@ -432,8 +432,7 @@ typedef enum cdp__elastic_duty {
 } cdp__elastic_duty;
 
 /* The answer to what cdp__elastic_check_newcomers() asked: whether there may be something to do. */
-CDP__PRIVATE bool cdp__elastic_may_have_newcomers(
-    const cdp_elastic *e, const cdp_store_request *rq) {
+CDP__PRIVATE bool cdp__elastic_found_some(const cdp_elastic *e, const cdp_store_request *rq) {
     const cdp__elastic_trial *const tr = &e->trial;
     uint64_t count;
     if (rq->op == CDP_STORE_CHECK) return rq->number == 1;
@@ -482,7 +481,7 @@ CDP__PRIVATE cdp_status cdp__elastic_check_newcomers(cdp_elastic *e, uint64_t k,
         cdp__elastic_close(e);
         return cdp__elastic_answer_newcomers(e);
     }
-    *may = cdp__elastic_may_have_newcomers(e, rq);
+    *may = cdp__elastic_found_some(e, rq);
     cdp_store_request_free(e->store, rq);
     return CDP_OK;
 }
@@ -571,7 +570,7 @@ CDP__PRIVATE bool cdp__elastic_idle(const cdp_elastic *e) {
 /* One poll of the store; waits until until_ns at most for the alarm or the decision. */
 CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     const cdp__elastic_watch *w = &e->watch;
-    bool arrived, idle, reads_question;
+    bool arrived, idle, asked;
     uint64_t k;
     cdp_status st = CDP_OK;
     cdp__elastic_lock(e);
@@ -579,17 +578,15 @@ CDP__PRIVATE cdp_status cdp__elastic_tick(cdp_elastic *e, uint64_t until_ns) {
     arrived = e->place.phase == CDP__ELASTIC_ARRIVED;
     idle = cdp__elastic_idle(e);
     /* in its steps, a program without threads does not wait: see cdp__elastic_check_newcomers() */
-    reads_question = !idle
-        && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
+    asked = !idle && (!e->no_thread || e->place.phase != CDP__ELASTIC_RUNNING || e->place.ending)
         && cdp__elastic_reads_question(e);
     cdp__elastic_unlock(e);
-    if (reads_question || idle || w->epoch != k
-        || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
+    if (asked || idle || w->epoch != k || (w->asks == CDP__ELASTIC_ASKS_DECISION) != arrived)
         cdp__elastic_close(e);
 #ifndef CDP_NO_FRAMES
     if (idle || arrived || e->trial.epoch != k) cdp__elastic_trial_stop(e);
 #endif
-    if (reads_question) st = cdp__elastic_answer_newcomers(e);
+    if (asked) st = cdp__elastic_answer_newcomers(e);
     if (idle || st != CDP_OK) return st;
     return arrived ? cdp__elastic_look_for_decision(e, k, until_ns)
                    : cdp__elastic_look_for_alarm(e, k, until_ns);

@@ -53,9 +53,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
     for (i = 0; i < 2 && d->events; ++i) {
-        f->film[i].events =
+        f->spans[i].events =
             (cdp__fsdp_event *)cdp__fsdp_alloc(f, d->events * sizeof(cdp__fsdp_event));
-        if (!f->film[i].events)
+        if (!f->spans[i].events)
             return cdp__fsdp_nomem("events", d->events * sizeof(cdp__fsdp_event));
     }
     for (i = 0; i < d->param_count; ++i) {
@@ -375,8 +375,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->slots);
     cdp__fsdp_free(f, f->counts);
     cdp__fsdp_free(f, f->parts);
-    cdp__fsdp_free(f, f->film[0].events);
-    cdp__fsdp_free(f, f->film[1].events);
+    cdp__fsdp_free(f, f->spans[0].events);
+    cdp__fsdp_free(f, f->spans[1].events);
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
@@ -459,7 +459,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         cdp__fsdp_open_pieces(f);
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
-        f->film[1].begin_ns = cdp__fsdp_now(f);
+        f->spans[1].begin_ns = cdp__fsdp_now(f);
         st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);

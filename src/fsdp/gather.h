@@ -90,7 +90,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
         received += (r->total - r->own) * size;
     }
     st = cdp_start_all(f->gathers, rq, n, &u->gather);
-    if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_need", u, st);
+    if (st != CDP_OK) return cdp__fsdp_named("cdp_fsdp_need", u, st);
     ++f->now.gathers;
     f->now.gather_bytes += received;
     f->held += s->bytes;
@@ -168,7 +168,7 @@ CDP__PRIVATE void cdp__fsdp_find_place(cdp_fsdp *f, uint32_t unit) {
 
 /* Notes a need. Of steps with more needs than `most`, such as long evaluations, whose batches are
    alike, the newer ones stay. */
-CDP__PRIVATE cdp_status cdp__fsdp_note(cdp_fsdp *f, uint32_t unit) {
+CDP__PRIVATE cdp_status cdp__fsdp_record_need(cdp_fsdp *f, uint32_t unit) {
     const uint32_t most = (uint32_t)cdp__max(64, 16 * f->unit_count), half = f->next_count / 2;
     if (f->next_count == f->record_room && f->record_room >= most) {
         memmove(
@@ -224,7 +224,7 @@ CDP_API cdp_status cdp_fsdp_need(cdp_fsdp *f, uint32_t unit) {
     if (st != CDP_OK) return st;
     u = &f->units[unit];
     if (u->opens++) return CDP_OK;
-    st = cdp__fsdp_note(f, unit);
+    st = cdp__fsdp_record_need(f, unit);
     if (st == CDP_OK && cdp__fsdp_slot_bytes(f, u)) {
         if (u->slot == CDP__FSDP_NONE) {
             st = cdp__fsdp_fetch(f, unit, f->clock, true, &started);

@@ -45,7 +45,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
     f->held -= u->range[0].total * sizeof(float);
     cdp__fsdp_ends(f, g.event);
-    --u->flying;
+    --u->reducing;
     --f->flights;
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
     return CDP_OK;
@@ -76,7 +76,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_find_memory(cdp_fsdp *f, cdp__fsdp_unit *u) {
         }
         st = f->flights ? cdp__fsdp_retire(f) : cdp__fsdp_give_own(f, u);
     }
-    while (st == CDP_OK && u->flying)
+    while (st == CDP_OK && u->reducing)
         st = cdp__fsdp_retire(f);
     if (st == CDP_OK) u->grad = u->own_grad;
     return st;
@@ -143,15 +143,15 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     rq.out = g->narrow ? (void *)(g->narrow + 2 * r->start) : (void *)(u->grad + r->start);
     if ((g->first && !g->narrow) || !r->own) rq.out = u->mean;
     st = cdp_start(f->reductions, &rq, &g->work);
-    if (st != CDP_OK) return cdp__fsdp_tell("cdp_fsdp_ready", u, st);
+    if (st != CDP_OK) return cdp__fsdp_named("cdp_fsdp_ready", u, st);
     ++f->flights;
-    ++u->flying;
+    ++u->reducing;
     ++f->now.reductions;
     f->now.reduce_bytes += received;
     g->event = cdp__fsdp_begins(f, CDP__FSDP_REDUCTIONS, unit, received, cdp__fsdp_now(f));
     u->reduced = true;
     u->held = false;
-    u->readies = 0;
+    u->ready_count = 0;
     u->grad = NULL;
     return CDP_OK;
 }
@@ -180,7 +180,7 @@ CDP_API cdp_status cdp_fsdp_ready(cdp_fsdp *f, uint32_t unit) {
     st = cdp__fsdp_begin_grad(f, u);
     if (f->no_sync)
         u->held = true;
-    else if (st == CDP_OK && ++u->readies >= u->uses)
+    else if (st == CDP_OK && ++u->ready_count >= u->uses)
         st = cdp__fsdp_start_reduction(f, unit);
     return cdp__fsdp_broken(f, st);
 }
@@ -190,10 +190,10 @@ CDP_API cdp_status cdp_fsdp_no_sync(cdp_fsdp *f, bool on) {
     uint32_t i;
     if (st != CDP_OK) return st;
     for (i = 0; i < f->unit_count; ++i)
-        if (f->units[i].readies)
+        if (f->units[i].ready_count)
             return cdp_error_set(CDP_ERR_STATE, -1, 0,
                 "cdp_fsdp_no_sync: unit '%s' is ready %u of %u times; change it between passes",
-                f->units[i].name, f->units[i].readies, f->units[i].uses);
+                f->units[i].name, f->units[i].ready_count, f->units[i].uses);
     if (f->no_sync != on) f->backward = false;
     f->no_sync = on;
     return CDP_OK;

@@ -47,11 +47,11 @@ typedef struct cdp__fsdp_event {
     uint64_t held;           /* in use when it began */
 } cdp__fsdp_event;
 
-typedef struct cdp__fsdp_film {
+typedef struct cdp__fsdp_spans {
     cdp__fsdp_event *events;
     uint32_t count, lost;
     uint64_t begin_ns, end_ns;
-} cdp__fsdp_film;
+} cdp__fsdp_spans;
 
 typedef struct cdp__fsdp_unit {
     char *name;
@@ -64,14 +64,14 @@ typedef struct cdp__fsdp_unit {
     uint32_t opens; /* needs without done */
     cdp_work gather;
     bool gathering;
-    uint32_t event;   /* of the gather */
-    float *grad;      /* whole gradient that the program adds to; NULL: not begun */
-    uint32_t pool;    /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
-    float *own_grad;  /* of units that do not share */
-    uint32_t flying;  /* reductions in flight */
-    uint32_t readies; /* since the last reduction */
-    bool reduced;     /* a sum of this step is in `mean`, or on its way there */
-    bool held;        /* no_sync has kept its gradients */
+    uint32_t event;       /* of the gather */
+    float *grad;          /* whole gradient that the program adds to; NULL: not begun */
+    uint32_t pool;        /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
+    float *own_grad;      /* of units that do not share */
+    uint32_t reducing;    /* reductions in flight */
+    uint32_t ready_count; /* since the last reduction */
+    bool reduced;         /* a sum of this step is in `mean`, or on its way there */
+    bool held;            /* no_sync has kept its gradients */
 } cdp__fsdp_unit;
 
 typedef struct cdp__fsdp_slot {
@@ -124,8 +124,8 @@ struct cdp_fsdp {
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
-    uint64_t held;          /* bytes of gathered units and of whole gradients in use */
-    cdp__fsdp_film film[2]; /* of the last step, of this one */
+    uint64_t held;            /* bytes of gathered units and of whole gradients in use */
+    cdp__fsdp_spans spans[2]; /* of the last step, of this one */
 };
 
 CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
@@ -173,39 +173,39 @@ CDP__PRIVATE uint64_t cdp__fsdp_now(const cdp_fsdp *f) {
 /* Notes that something begins; CDP__FSDP_NONE: there is no room. */
 CDP__PRIVATE uint32_t cdp__fsdp_begins(
     cdp_fsdp *f, uint32_t row, uint32_t unit, uint64_t bytes, uint64_t now) {
-    cdp__fsdp_film *const film = &f->film[1];
+    cdp__fsdp_spans *const spans = &f->spans[1];
     cdp__fsdp_event *e;
-    if (film->count == f->desc.events) {
-        ++film->lost;
+    if (spans->count == f->desc.events) {
+        ++spans->lost;
         return CDP__FSDP_NONE;
     }
-    e = &film->events[film->count];
+    e = &spans->events[spans->count];
     e->row = row;
     e->unit = unit;
     e->from_ns = now;
     e->to_ns = 0;
     e->bytes = bytes;
     e->held = f->held;
-    return film->count++;
+    return spans->count++;
 }
 
 CDP__PRIVATE void cdp__fsdp_ends(cdp_fsdp *f, uint32_t event) {
-    if (event != CDP__FSDP_NONE) f->film[1].events[event].to_ns = cdp__fsdp_now(f);
+    if (event != CDP__FSDP_NONE) f->spans[1].events[event].to_ns = cdp__fsdp_now(f);
 }
 
 /* A step has ended: what is still on its way belongs to none. */
-CDP__PRIVATE void cdp__fsdp_cut_film(cdp_fsdp *f) {
-    cdp__fsdp_film was;
+CDP__PRIVATE void cdp__fsdp_end_spans(cdp_fsdp *f) {
+    cdp__fsdp_spans was;
     uint32_t i;
     if (!f->desc.events) return;
-    f->film[1].end_ns = cdp__fsdp_now(f);
+    f->spans[1].end_ns = cdp__fsdp_now(f);
     for (i = 0; i < f->unit_count; ++i)
         f->units[i].event = CDP__FSDP_NONE;
-    was = f->film[0];
-    f->film[0] = f->film[1];
-    f->film[1].events = was.events;
-    f->film[1].count = f->film[1].lost = 0;
-    f->film[1].begin_ns = f->film[0].end_ns;
+    was = f->spans[0];
+    f->spans[0] = f->spans[1];
+    f->spans[1].events = was.events;
+    f->spans[1].count = f->spans[1].lost = 0;
+    f->spans[1].begin_ns = f->spans[0].end_ns;
 }
 
 /* What this thread's last error says, with units in the place of buckets. */
@@ -224,7 +224,7 @@ CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
 }
 
 /* Names the call and the unit in the last error. */
-CDP__PRIVATE cdp_status cdp__fsdp_tell(const char *call, const cdp__fsdp_unit *u, cdp_status st) {
+CDP__PRIVATE cdp_status cdp__fsdp_named(const char *call, const cdp__fsdp_unit *u, cdp_status st) {
     char text[512];
     const int32_t peer = cdp_last_error()->peer;
     if (st == CDP_OK) return st;
@@ -240,7 +240,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_wait(
     const cdp_status st = cdp_work_wait(work);
     f->now.exposed_ns += cdp__fsdp_now(f) - from;
     cdp__fsdp_ends(f, event);
-    return cdp__fsdp_tell(call, u, st);
+    return cdp__fsdp_named(call, u, st);
 }
 
 #endif /* CDP_SRC_FSDP_STATE_H */

@@ -33,7 +33,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
         if (!why && !u->range[0].total) continue;
         if (!why && u->held)
             why = "has gradients that no_sync has kept; turn it off before the last pass";
-        if (!why && u->readies) why = "was not ready as often as its `uses` says";
+        if (!why && u->ready_count) why = "was not ready as often as its `uses` says";
         if (!why && u->grad) why = "has new gradients; call cdp_fsdp_ready()";
         if (!why && !u->reduced)
             why = "was not ready; call cdp_fsdp_ready(), also if this step has not used it";
@@ -180,7 +180,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
     memset(&f->now, 0, sizeof f->now);
-    cdp__fsdp_cut_film(f);
+    cdp__fsdp_end_spans(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);
 }

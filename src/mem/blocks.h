@@ -100,8 +100,8 @@ struct cdp_mem {
     cdp__mem_use *unused_uses, *delayed; /* delayed by a capture, linked by `after` */
     uint32_t unused_part_count, part_count;
     cdp__mem_slab *slabs;
-    cdp__mem_stream_queue *lanes;
-    uint32_t waiting; /* events in lanes */
+    cdp__mem_stream_queue *stream_queues;
+    uint32_t waiting; /* events in these queues */
     uint32_t pool_count;
     uint64_t held, limit, requests, externals, external_places;
     cdp__mem_outside *outside;

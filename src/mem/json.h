@@ -195,7 +195,7 @@ CDP__PRIVATE void cdp__mem_w_entry(cdp__mem_output *w, const char *key, uint64_t
     cdp__mem_w_number(w, v);
 }
 
-CDP__PRIVATE void cdp__mem_w_said(cdp__mem_output *w, const char *key, const char *text) {
+CDP__PRIVATE void cdp__mem_w_string(cdp__mem_output *w, const char *key, const char *text) {
     cdp__mem_w_key(w, key);
     cdp__mem_w_text(w, text);
 }
@@ -211,8 +211,8 @@ CDP__PRIVATE void cdp__mem_w_block(
     cdp__mem_w_entry(w, k->w_address, b->address);
     cdp__mem_w_entry(w, k->w_size, b->size);
     cdp__mem_w_entry(w, k->w_requested_size, b->requested);
-    cdp__mem_w_said(w, k->w_state, cdp__mem_state_word(k, b->state));
-    if (b->label) cdp__mem_w_said(w, k->w_user_metadata, b->label);
+    cdp__mem_w_string(w, k->w_state, cdp__mem_state_word(k, b->state));
+    if (b->label) cdp__mem_w_string(w, k->w_user_metadata, b->label);
     cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, b->stack);
     cdp__mem_w_others(w, s, b->others);
@@ -230,14 +230,14 @@ CDP__PRIVATE void cdp__mem_w_segment(
     cdp__mem_w_entry(w, k->w_active_size, g->active);
     cdp__mem_w_entry(w, k->w_requested_size, g->requested);
     cdp__mem_w_entry(w, k->w_stream, g->stream);
-    cdp__mem_w_said(w, k->w_segment_type, g->large ? k->w_large : k->w_small);
+    cdp__mem_w_string(w, k->w_segment_type, g->large ? k->w_large : k->w_small);
     cdp__mem_w_key(w, k->w_segment_pool_id);
     cdp__mem_w_pair(w, g->pool);
     cdp__mem_w_key(w, k->w_is_expandable);
     cdp__mem_w_bool(w, g->grows);
     if (g->external) cdp__mem_w_key(w, k->w_is_external);
     if (g->external) cdp__mem_w_bool(w, true);
-    if (g->label) cdp__mem_w_said(w, k->w_user_metadata, g->label);
+    if (g->label) cdp__mem_w_string(w, k->w_user_metadata, g->label);
     cdp__mem_w_key(w, k->w_frames);
     cdp__mem_w_frames(w, s, k, g->stack);
     cdp__mem_w_key(w, k->w_blocks);
@@ -255,12 +255,12 @@ CDP__PRIVATE void cdp__mem_w_event(
     cdp__mem_output *w, const cdp_mem_shot *s, const cdp__mem_keys *k, const cdp_mem_event *e) {
     const bool oom = e->action == CDP_MEM_OOM;
     cdp__mem_w_dict(w);
-    cdp__mem_w_said(w, k->w_action, k->actions[e->action]);
+    cdp__mem_w_string(w, k->w_action, k->actions[e->action]);
     cdp__mem_w_entry(w, oom ? k->w_device_free : k->w_addr, oom ? e->device_free : e->address);
     cdp__mem_w_entry(w, k->w_size, e->size);
     cdp__mem_w_entry(w, k->w_stream, e->stream);
     cdp__mem_w_entry(w, k->w_time_us, e->time_us);
-    if (e->label) cdp__mem_w_said(w, k->w_user_metadata, e->label);
+    if (e->label) cdp__mem_w_string(w, k->w_user_metadata, e->label);
     if (e->pool[0] || e->pool[1]) {
         cdp__mem_w_key(w, k->w_segment_pool_id);
         cdp__mem_w_pair(w, e->pool);
@@ -321,7 +321,7 @@ CDP__PRIVATE void cdp__mem_w_settings(
     for (i = 0; i < s->module_count; ++i) {
         cdp__mem_w_item(w, i);
         cdp__mem_w_dict(w);
-        cdp__mem_w_said(w, k->w_path, s->module_paths[s->modules[i].path]);
+        cdp__mem_w_string(w, k->w_path, s->module_paths[s->modules[i].path]);
         cdp__mem_w_entry(w, k->w_base, s->modules[i].base);
         cdp__mem_w_dict_end(w);
     }

@@ -227,7 +227,7 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
     const cdp_os *const os = m->os;
     cdp_mem_pool *pool, *next_pool;
     cdp__mem_slab *s, *next_slab;
-    cdp__mem_stream_queue *l, *next_lane;
+    cdp__mem_stream_queue *l, *next_queue;
     cdp__mem_outside *o, *next_outside;
     for (s = m->slabs; s; s = s->next)
         cdp__mem_slab_events(m, s);
@@ -235,8 +235,8 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
         next_slab = s->next;
         cdp__free(os, s);
     }
-    for (l = m->lanes; l; l = next_lane) {
-        next_lane = l->next;
+    for (l = m->stream_queues; l; l = next_queue) {
+        next_queue = l->next;
         cdp__free(os, l);
     }
     for (o = m->outside; o; o = next_outside) {

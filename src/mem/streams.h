@@ -21,15 +21,15 @@
 #include "history.h"
 
 CDP__PRIVATE cdp__mem_stream_queue *cdp__mem_stream_queue_of(cdp_mem *m, void *stream) {
-    cdp__mem_stream_queue *l = m->lanes;
+    cdp__mem_stream_queue *l = m->stream_queues;
     while (l && l->stream != stream)
         l = l->next;
     if (l) return l;
     l = (cdp__mem_stream_queue *)cdp__alloc_zero(m->os, sizeof *l);
     if (!l) return NULL;
     l->stream = stream;
-    l->next = m->lanes;
-    m->lanes = l;
+    l->next = m->stream_queues;
+    m->stream_queues = l;
     return l;
 }
 
@@ -45,18 +45,18 @@ CDP__PRIVATE void cdp__mem_use_forget(const cdp_mem_source *s, cdp__mem_use *u) 
 
 /* Adds a stream to a block. The record is allocated now, so that a free needs no memory. */
 CDP__PRIVATE cdp_status cdp__mem_use_add(cdp_mem *m, cdp__mem_part *p, void *stream) {
-    cdp__mem_stream_queue *const lane = cdp__mem_stream_queue_of(m, stream);
+    cdp__mem_stream_queue *const queue = cdp__mem_stream_queue_of(m, stream);
     cdp__mem_use *u;
-    if (!lane) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *lane);
+    if (!queue) return cdp__fail_nomem("cdp_mem_record_stream", sizeof *queue);
     for (u = p->uses; u; u = u->next)
-        if (u->queue == lane && !u->forgotten) return CDP_OK;
+        if (u->queue == queue && !u->forgotten) return CDP_OK;
     if (!m->unused_uses && !cdp__mem_more_uses(m))
         return cdp__fail_nomem("cdp_mem_record_stream", CDP__MEM_SLAB * sizeof *u);
     u = m->unused_uses;
     m->unused_uses = u->next;
     if (p->span->arena->pool->own_source) cdp__mem_use_forget(&m->base.source, u);
     u->part = p;
-    u->queue = lane;
+    u->queue = queue;
     u->after = NULL;
     u->forgotten = false;
     u->next = p->uses;
@@ -229,7 +229,7 @@ CDP__PRIVATE cdp_status cdp__mem_poll_stream_queue(
 CDP__PRIVATE cdp_status cdp__mem_poll(cdp_mem *m, const cdp__mem_call *c) {
     cdp__mem_stream_queue *l;
     cdp_status st = m->delayed ? cdp__mem_poll_delayed(m) : CDP_OK;
-    for (l = m->lanes; l && st == CDP_OK && m->waiting; l = l->next)
+    for (l = m->stream_queues; l && st == CDP_OK && m->waiting; l = l->next)
         st = cdp__mem_poll_stream_queue(m, c, l);
     return st;
 }

@@ -45,21 +45,19 @@ CDP__PRIVATE void cdp__doorbell_arm(cdp__doorbell *b, uint32_t wants) {
     cdp__atomic_store_u32(&b->wants, wants, CDP__SEQ_CST);
 }
 
-/* True if a peer rang for one of `wants` since `counts` was stored: checked before each sleep. */
+/* True if a peer rang for one of `wants` since `last` was stored: checked before each sleep. */
 CDP__PRIVATE bool cdp__doorbell_rung(
-    const cdp__doorbell *b, const uint32_t counts[2], uint32_t wants) {
-    return ((wants & CDP__BELL_DATA)
-               && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != counts[0])
-        || ((wants & CDP__BELL_ROOM)
-            && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != counts[1]);
+    const cdp__doorbell *b, const uint32_t last[2], uint32_t wants) {
+    return ((wants & CDP__BELL_DATA) && cdp__atomic_load_u32(&b->rung[0], CDP__SEQ_CST) != last[0])
+        || ((wants & CDP__BELL_ROOM) && cdp__atomic_load_u32(&b->rung[1], CDP__SEQ_CST) != last[1]);
 }
 
 /* The owner is awake. It polls everything after this call. */
-CDP__PRIVATE void cdp__doorbell_read(cdp__doorbell *b, uint32_t counts[2]) {
+CDP__PRIVATE void cdp__doorbell_read(cdp__doorbell *b, uint32_t last[2]) {
     if (cdp__atomic_load_u32(&b->wants, CDP__RELAXED))
         cdp__atomic_store_u32(&b->wants, 0, CDP__RELAXED);
-    counts[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
-    counts[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
+    last[0] = cdp__atomic_load_u32(&b->rung[0], CDP__ACQUIRE);
+    last[1] = cdp__atomic_load_u32(&b->rung[1], CDP__ACQUIRE);
 }
 
 /* ---- rings */

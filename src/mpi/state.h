@@ -35,10 +35,10 @@ typedef struct cdp__mpi_segment {
 /* Segments are counted from 0; segment i uses buffer i % CDP_MPI_WINDOW. */
 typedef struct cdp__mpi_peer {
     cdp__mpi_segment *out[CDP_MPI_WINDOW], *in[CDP_MPI_WINDOW];
-    MPI_Request sending[CDP_MPI_WINDOW], coming[CDP_MPI_WINDOW];
+    MPI_Request sending[CDP_MPI_WINDOW], arriving[CDP_MPI_WINDOW];
     uint64_t sent, acknowledged;     /* outgoing */
     uint64_t matched, arrived, read; /* incoming */
-    uint64_t acknowledged_read;      /* value of `read` last sent to the peer */
+    uint64_t acked;                  /* value of `read` last sent to the peer */
     uint32_t at;                     /* bytes read of segment `read` */
     bool left;                       /* the peer sends nothing more */
     bool full;                       /* the last send() found no buffer that MPI had done with */
@@ -50,9 +50,9 @@ typedef struct cdp__mpi {
     uint32_t rank, size;
     cdp__mpi_peer **peers; /* NULL: no message yet */
     uint32_t *hosts;
-    uint64_t coming; /* segments of all ranks that are matched but have not arrived */
-    uint32_t full;   /* number of peers of which `full` is true */
-    bool progressed; /* since the last wait(), a message arrived or a buffer became free */
+    uint64_t arriving; /* segments of all ranks that are matched but have not arrived */
+    uint32_t full;     /* number of peers of which `full` is true */
+    bool progressed;   /* since the last wait(), a message arrived or a buffer became free */
     /* guarded by `mutex` */
     void *mutex, *cond;
     bool woken;
@@ -73,7 +73,7 @@ CDP__PRIVATE cdp__mpi_peer *cdp__mpi_peer_of(cdp__mpi *m, uint32_t peer) {
     p = (cdp__mpi_peer *)cdp__alloc_zero(m->os, sizeof *p);
     if (!p) return NULL;
     for (uint32_t i = 0; i < CDP_MPI_WINDOW; ++i)
-        p->sending[i] = p->coming[i] = MPI_REQUEST_NULL;
+        p->sending[i] = p->arriving[i] = MPI_REQUEST_NULL;
     m->peers[peer] = p;
     return p;
 }

@@ -18,7 +18,7 @@ CDP__PRIVATE int cdp__mpi_put(cdp__mpi *m, uint32_t peer, uint32_t bytes) {
     const uint32_t i = (uint32_t)(p->sent % CDP_MPI_WINDOW);
     cdp__mpi_segment *s = p->out[i];
     int rc;
-    s->head.acknowledged = p->acknowledged_read = p->read;
+    s->head.acknowledged = p->acked = p->read;
     s->head.bytes = bytes;
     s->head.leaving = 0;
     rc = MPI_Isend(s, (int)(CDP__MPI_HEAD + bytes), MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm,
@@ -58,11 +58,10 @@ CDP__PRIVATE int cdp__mpi_acknowledge(cdp__mpi *m, uint32_t peer, bool leaving) 
     cdp__mpi_peer *p = m->peers[peer];
     const cdp__mpi_head head = {p->read, 0, leaving ? 1u : 0u};
     int rc;
-    if (p->left || (!leaving && p->read - p->acknowledged_read < (CDP_MPI_WINDOW + 1) / 2))
-        return 0;
+    if (p->left || (!leaving && p->read - p->acked < (CDP_MPI_WINDOW + 1) / 2)) return 0;
     rc = MPI_Send(&head, (int)sizeof head, MPI_BYTE, (int)peer, CDP__MPI_TAG, m->comm);
     if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "MPI_Send");
-    p->acknowledged_read = p->read;
+    p->acked = p->read;
     return 1;
 }
 
@@ -79,10 +78,10 @@ CDP__PRIVATE int cdp__mpi_arrive(cdp__mpi *m, uint32_t peer) {
     for (; p->arrived < p->matched; ++p->arrived) {
         const uint32_t i = (uint32_t)(p->arrived % CDP_MPI_WINDOW);
         int here = 0;
-        const int rc = MPI_Test(&p->coming[i], &here, MPI_STATUS_IGNORE);
+        const int rc = MPI_Test(&p->arriving[i], &here, MPI_STATUS_IGNORE);
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, (int32_t)peer, "receiving");
         if (!here) break;
-        --m->coming;
+        --m->arriving;
         cdp__mpi_read_head(m, p, &p->in[i]->head);
     }
     return 0;
@@ -103,10 +102,10 @@ CDP__PRIVATE int cdp__mpi_match(cdp__mpi *m, MPI_Message *message, MPI_Status *s
         const uint32_t i = (uint32_t)(p->matched % CDP_MPI_WINDOW);
         if (!cdp__mpi_place(m, &p->in[i])) return cdp__fail_nomem("a segment", CDP_MPI_SEGMENT);
         CDP_ASSERT(p->matched - p->read < CDP_MPI_WINDOW);
-        rc = MPI_Imrecv(p->in[i], bytes, MPI_BYTE, message, &p->coming[i]);
+        rc = MPI_Imrecv(p->in[i], bytes, MPI_BYTE, message, &p->arriving[i]);
         if (rc == MPI_SUCCESS) {
             ++p->matched;
-            ++m->coming;
+            ++m->arriving;
         }
     }
     return rc == MPI_SUCCESS ? 0 : cdp__mpi_failed(rc, (int32_t)peer, "MPI_Imrecv");
@@ -135,7 +134,7 @@ CDP__PRIVATE int cdp__mpi_look(cdp__mpi *m) {
         if (rc != MPI_SUCCESS) return cdp__mpi_failed(rc, -1, "MPI_Improbe");
         if (found) rc = cdp__mpi_match(m, &message, &status);
     }
-    for (uint32_t i = 0; (m->coming || m->full) && i < m->size && rc == 0; ++i)
+    for (uint32_t i = 0; (m->arriving || m->full) && i < m->size && rc == 0; ++i)
         if (m->peers[i]) rc = cdp__mpi_check(m, i);
     return rc;
 }

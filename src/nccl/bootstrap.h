@@ -97,7 +97,7 @@ typedef struct cdp__nccl {
     cdp_lock lock;
     void *cond, *thread;
     bool inside;     /* a thread is calling NCCL; `comm` must not change */
-    bool gone;       /* `comm` was aborted under that thread, which clears it when it leaves */
+    bool abandoned;  /* `comm` was aborted under that thread, which clears it when it leaves */
     bool stop;       /* the keeper thread must end */
     bool resting;    /* the keeper thread has ended or does not exist */
     bool aborted;    /* aborted, or revoked to be kept: the communicator no longer blocks streams */
@@ -146,20 +146,20 @@ CDP__PRIVATE cdp_status cdp__nccl_cuda_failed(cdp__cu_error e, const char *what)
         what, cdp__nc.cudaGetErrorString(e), (int)e);
 }
 
-CDP__PRIVATE cdp_status cdp__nccl_says(cdp_status st, int result, const char *what) {
+CDP__PRIVATE cdp_status cdp__nccl_fail_with(cdp_status st, int result, const char *what) {
     const char *more = cdp__nc.ncclGetLastError(NULL);
     return cdp__fail(st, "%s: NCCL says: %s (%d)%s%s", what,
         cdp__nc.ncclGetErrorString((cdp__nc_result)result), result, more && *more ? ": " : "",
         more ? more : "");
 }
 CDP__PRIVATE cdp_status cdp__nccl_nccl_failed(int result, const char *what) {
-    return cdp__nccl_says(cdp__nccl_status(result), result, what);
+    return cdp__nccl_fail_with(cdp__nccl_status(result), result, what);
 }
 
 /* Maps errors while a communicator is created: wrong use in the sense of NCCL (two ranks on one
    GPU) is a mistake of the caller, and does not break the group. */
 CDP__PRIVATE cdp_status cdp__nccl_refused(int result, const char *what) {
-    return cdp__nccl_says(result == CDP__NC_INVALID || result == CDP__NC_USAGE
+    return cdp__nccl_fail_with(result == CDP__NC_INVALID || result == CDP__NC_USAGE
             ? CDP_ERR_INVALID
             : cdp__nccl_status(result),
         result, what);

@@ -61,7 +61,7 @@ CDP__PRIVATE cdp__nccl_memory *cdp__nccl_memory_take(cdp__nccl *b, uint64_t byte
     if (e != 0) (void)cdp__nccl_cuda_failed(e, what);
     /* NCCL reports any CUDA error here; the only likely one is lack of memory */
     else
-        (void)cdp__nccl_says(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what);
+        (void)cdp__nccl_fail_with(r == CDP__NC_CUDA ? CDP_ERR_NOMEM : cdp__nccl_status(r), r, what);
     (void)cdp__nc.cudaGetLastError();
     cdp__free(b->os, m);
     return NULL;
@@ -86,7 +86,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__nccl_memory_register(
     if (b->comm && !cdp__nccl_failed(b))
         r = (int)cdp__nc.ncclCommRegister(b->comm, m->data, (size_t)bytes, &m->handle);
     cdp__nccl_leave(b);
-    return r ? cdp__nccl_says(cdp__nccl_status(r), r, "ncclCommRegister") : CDP_OK;
+    return r ? cdp__nccl_fail_with(cdp__nccl_status(r), r, "ncclCommRegister") : CDP_OK;
 }
 
 /* Allocates from NCCL or CUDA, and registers the memory. */
@@ -148,7 +148,7 @@ CDP__PRIVATE uint64_t cdp__nccl_symmetric_part(uint64_t number) {
 
 /* The communicator has forgotten this memory. While it knows an allocation, that stays in the
    hash, because the location of later windows depends on it, too. */
-CDP__PRIVATE void cdp__nccl_symmetric_gone(cdp__nccl *b, cdp__nccl_memory *m) {
+CDP__PRIVATE void cdp__nccl_symmetric_forget(cdp__nccl *b, cdp__nccl_memory *m) {
     cdp_lock_acquire(&b->lock);
     b->symmetric_hash -= cdp__nccl_symmetric_part(m->number);
     m->number = 0;
@@ -198,7 +198,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_memory_free(void *self, void *data) {
             *cdp__error_slot() = e;
             return;
         }
-        cdp__nccl_symmetric_gone(b, m);
+        cdp__nccl_symmetric_forget(b, m);
         if (m->from.alloc)
             m->from.release(m->from.user, m->data);
         else if (m->nccl)

@@ -22,20 +22,20 @@
 CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t deadline_ns) {
     cdp__nc_settings config = cdp__nccl_settings();
     const bool broken = cdp_group_status(old->group) != CDP_OK;
-    int *gone = (int *)cdp__alloc(b->os, old->size * sizeof *gone), n = 0, r;
+    int *lost = (int *)cdp__alloc(b->os, old->size * sizeof *lost), n = 0, r;
     cdp__nccl_cell *cell = (cdp__nccl_cell *)cdp__alloc_zero(old->os, sizeof *cell);
     cdp_status st;
     uint32_t i;
-    if (!gone || !cell) {
-        cdp__free(b->os, gone);
+    if (!lost || !cell) {
+        cdp__free(b->os, lost);
         cdp__free(old->os, cell);
-        return cdp__fail_nomem("a list of ranks", old->size * sizeof *gone);
+        return cdp__fail_nomem("a list of ranks", old->size * sizeof *lost);
     }
     for (i = 0; i < old->size; ++i)
         if (cdp_rank_of_world(b->group, cdp_world_rank_of(old->group, i)) == UINT32_MAX)
-            gone[n++] = (int)i;
+            lost[n++] = (int)i;
     if (!n) { /* no rank is missing; NCCL refuses to shrink by none */
-        cdp__free(b->os, gone);
+        cdp__free(b->os, lost);
         cdp__free(old->os, cell);
         return cdp__nccl_init(b, deadline_ns);
     }
@@ -44,9 +44,9 @@ CDP__PRIVATE cdp_status cdp__nccl_shrink(cdp__nccl *b, cdp__nccl *old, uint64_t 
         cdp__nccl_by_hand(old);
         (void)cdp__nccl_await(old, &old->aborted, CDP__NCCL_LEAVE_MS);
     }
-    r = (int)cdp__nc.ncclCommShrink(old->comm, gone, n, &cell->comm,
+    r = (int)cdp__nc.ncclCommShrink(old->comm, lost, n, &cell->comm,
         (cdp__nc_config *)(void *)&config, broken ? CDP__NC_SHRINK_ABORT : 0);
-    cdp__free(b->os, gone);
+    cdp__free(b->os, lost);
     st = cdp__nccl_made(b, old, cell, r, &b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink");
     return st == CDP_OK
         ? cdp__nccl_settle(b, b->comm, deadline_ns, "cdp_nccl_attach: ncclCommShrink")

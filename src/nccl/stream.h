@@ -82,7 +82,7 @@ CDP__PRIVATE cdp_status cdp__nccl_enter(cdp__nccl *b) {
 CDP__PRIVATE void cdp__nccl_leave(cdp__nccl *b) {
     cdp_lock_acquire(&b->lock);
     b->inside = false;
-    if (b->gone) b->comm = NULL;
+    if (b->abandoned) b->comm = NULL;
     cdp_lock_release(&b->lock);
     cdp__nccl_wake(b);
 }

@@ -32,9 +32,9 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_stop_gpu(cdp__nccl *b) {
     cdp_lock_acquire(&b->lock);
     while (b->inside && b->cond && cdp__nccl_now(b) < until)
         b->os->threads.cond_wait(b->os->user, b->cond, b->lock.mutex, until);
-    comm = b->gone ? NULL : b->comm;
+    comm = b->abandoned ? NULL : b->comm;
     if (!b->desc.keep) {
-        b->gone = true;
+        b->abandoned = true;
         if (!b->inside) b->comm = NULL; /* otherwise the thread inside still reads it */
     }
     cdp_lock_release(&b->lock);
@@ -81,7 +81,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
     uint32_t naps = 0;
     int r = 0;
     cdp__nccl_hold(b); /* keeps other threads from using it meanwhile */
-    if (b->comm && !b->gone) {
+    if (b->comm && !b->abandoned) {
         if (!failed) r = (int)cdp__nc.ncclCommFinalize(b->comm);
         while ((r == 0 || r == CDP__NC_IN_PROGRESS)
             && (r = (int)cdp__nc.ncclCommGetAsyncError(b->comm, &state)) == 0
@@ -92,7 +92,7 @@ CDP__PRIVATE CDP__COLD void cdp__nccl_close_comm(cdp__nccl *b) {
         else
             (void)cdp__nc.ncclCommAbort(b->comm);
     }
-    b->gone = true;
+    b->abandoned = true;
     cdp__nccl_leave(b);
 }
 

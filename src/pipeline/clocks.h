@@ -56,7 +56,7 @@ CDP__PRIVATE cdp_status cdp__pipe_compare_clock(cdp_pipeline *p, uint64_t *add) 
 }
 
 /* The times of the rows of all ranks, one rank after the other. */
-CDP__PRIVATE cdp_status cdp__pipe_tell_times(
+CDP__PRIVATE cdp_status cdp__pipe_share_times(
     cdp_pipeline *p, uint64_t zero, const cdp_pipe_times *out) {
     const cdp__pipe_table *t = p->table;
     for (uint64_t row = 0; row < p->rows; ++row) {
@@ -90,7 +90,7 @@ CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_tim
     if (st != CDP_OK) return st;
     begin = p->begin_ns + add;
     st = cdp_allreduce(p->desc.group, NULL, &begin, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
-    return st == CDP_OK ? cdp__pipe_tell_times(p, begin - add, out) : st;
+    return st == CDP_OK ? cdp__pipe_share_times(p, begin - add, out) : st;
 }
 
 #endif /* CDP_SRC_PIPELINE_CLOCKS_H */

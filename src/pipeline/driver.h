@@ -235,7 +235,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
 
 /* What this rank says of the edges of its stages: two words for each stage of all, and two
    for tied gradients. */
-CDP__PRIVATE void cdp__pipe_say_edges(const cdp_pipeline *p, uint64_t *hashes) {
+CDP__PRIVATE void cdp__pipe_hash_edges(const cdp_pipeline *p, uint64_t *hashes) {
     for (uint32_t s = 0; s < p->table->stages; ++s) {
         if (p->table->place[s] != p->rank) continue;
         const cdp_pipe_stage *k = &p->stages[p->nth[s]];
@@ -266,9 +266,9 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
         p->stage_count = desc->stage_count;
         p->rows = t->first[p->rank + 1] - t->first[p->rank];
         st = cdp__pipe_take_desc(p, desc);
-        if (st == CDP_OK) cdp__pipe_say_edges(p, hashes);
+        if (st == CDP_OK) cdp__pipe_hash_edges(p, hashes);
     }
-    st = cdp__pipe_meet(desc, st, hashes);
+    st = cdp__pipe_agree(desc, st, hashes);
     cdp__pipe_free(os, hashes);
     if (st == CDP_OK) st = cdp__pipe_open_tie(p);
     if (st == CDP_OK) {

@@ -162,7 +162,7 @@ CDP__PRIVATE cdp_status cdp__pipe_check_edges(const cdp__pipe_table *t, const ui
 }
 
 /* Collective: `st` is what this rank found out alone. */
-CDP__PRIVATE cdp_status cdp__pipe_meet(
+CDP__PRIVATE cdp_status cdp__pipe_agree(
     const cdp_pipeline_desc *d, cdp_status st, uint64_t *hashes) {
     const uint32_t n = cdp_size(d->group);
     uint64_t first = 0;

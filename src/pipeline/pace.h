@@ -145,7 +145,7 @@ enum {
     CDP__PIPE_BUFFERED = 4 /* it left its sender */
 };
 
-typedef struct cdp__pipe_mail {
+typedef struct cdp__pipe_messages {
     const cdp__pipe_table *table;
     cdp_pipe_wire wire;
     uint8_t *state;     /* of each message */
@@ -154,7 +154,7 @@ typedef struct cdp__pipe_mail {
     uint64_t *posted;   /* of each rank: rows before it have posted their receives */
     bool *sent;         /* of each rank: its row has sent, and waits */
     bool moved;         /* something has changed since the last look at all ranks */
-} cdp__pipe_mail;
+} cdp__pipe_messages;
 
 CDP__PRIVATE uint32_t cdp__pipe_sender(const cdp__pipe_table *t, uint64_t message) {
     const uint64_t cells = cdp__pipe_cells(t);
@@ -162,13 +162,13 @@ CDP__PRIVATE uint32_t cdp__pipe_sender(const cdp__pipe_table *t, uint64_t messag
     return t->place[message < cells ? stage - 1 : stage + 1];
 }
 
-CDP__PRIVATE uint32_t *cdp__pipe_buffer(cdp__pipe_mail *k, uint64_t message) {
+CDP__PRIVATE uint32_t *cdp__pipe_buffer(cdp__pipe_messages *k, uint64_t message) {
     return &k->buffered[(uint64_t)cdp__pipe_sender(k->table, message) * k->table->ranks
         + cdp__pipe_taker(k->table, message)];
 }
 
 /* Posts the receives of the row of a rank and of those `ahead` of it. */
-CDP__PRIVATE void cdp__pipe_post(cdp__pipe_mail *k, uint32_t r) {
+CDP__PRIVATE void cdp__pipe_post(cdp__pipe_messages *k, uint32_t r) {
     const cdp__pipe_table *t = k->table;
     const uint64_t width = cdp__pipe_width(&t->acts[k->at[r]]);
     const uint64_t to = cdp__min(k->at[r] + width + k->wire.ahead, t->first[r + 1]);
@@ -181,7 +181,7 @@ CDP__PRIVATE void cdp__pipe_post(cdp__pipe_mail *k, uint32_t r) {
     }
 }
 
-CDP__PRIVATE void cdp__pipe_send(cdp__pipe_mail *k, uint64_t m) {
+CDP__PRIVATE void cdp__pipe_send(cdp__pipe_messages *k, uint64_t m) {
     k->state[m] |= CDP__PIPE_SENT;
     if (k->state[m] & CDP__PIPE_POSTED || !k->buffered) return;
     uint32_t *const buffer = cdp__pipe_buffer(k, m);
@@ -191,12 +191,12 @@ CDP__PRIVATE void cdp__pipe_send(cdp__pipe_mail *k, uint64_t m) {
 }
 
 /* Has the sender of a message done its part? */
-CDP__PRIVATE bool cdp__pipe_left(const cdp__pipe_mail *k, uint64_t m) {
+CDP__PRIVATE bool cdp__pipe_left(const cdp__pipe_messages *k, uint64_t m) {
     return (k->state[m] & (CDP__PIPE_POSTED | CDP__PIPE_BUFFERED)) != 0;
 }
 
 /* The next step of a rank: false if it waits. */
-CDP__PRIVATE bool cdp__pipe_mail_step(cdp__pipe_mail *k, uint32_t r) {
+CDP__PRIVATE bool cdp__pipe_messages_step(cdp__pipe_messages *k, uint32_t r) {
     const cdp__pipe_table *t = k->table;
     const cdp_act *a = &t->acts[k->at[r]];
     const uint32_t width = cdp__pipe_width(a);
@@ -222,7 +222,7 @@ CDP__PRIVATE bool cdp__pipe_mail_step(cdp__pipe_mail *k, uint32_t r) {
 }
 
 /* False: ranks wait for each other. The memory of `k` is all zeros before. */
-CDP__PRIVATE bool cdp__pipe_mail_ends(cdp__pipe_mail *k) {
+CDP__PRIVATE bool cdp__pipe_messages_end(cdp__pipe_messages *k) {
     const cdp__pipe_table *t = k->table;
     bool all = true;
     for (uint32_t r = 0; r < t->ranks; ++r)
@@ -230,7 +230,7 @@ CDP__PRIVATE bool cdp__pipe_mail_ends(cdp__pipe_mail *k) {
     for (k->moved = true; k->moved;) {
         k->moved = false;
         for (uint32_t r = 0; r < t->ranks; ++r)
-            while (k->at[r] < t->first[r + 1] && cdp__pipe_mail_step(k, r))
+            while (k->at[r] < t->first[r + 1] && cdp__pipe_messages_step(k, r))
                 k->moved = true;
     }
     for (uint32_t r = 0; r < t->ranks; ++r)

@@ -434,7 +434,7 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
     char room[600];
     cdp__text why = cdp__text_of(room, sizeof room);
     cdp__pipe_walk w;
-    cdp__pipe_mail k;
+    cdp__pipe_messages k;
     if (!schedule || !wire)
         return cdp__pipe_missing("cdp_schedule_deadlock", schedule ? "wire" : "schedule");
     cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_deadlock", &w);
@@ -451,7 +451,7 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
         k.buffered = (uint32_t *)cdp__pipe_alloc(schedule->os, bytes);
         if (!k.buffered) st = cdp__pipe_nomem("cdp_schedule_deadlock", bytes);
     }
-    if (st == CDP_OK && !cdp__pipe_mail_ends(&k)) {
+    if (st == CDP_OK && !cdp__pipe_messages_end(&k)) {
         cdp__pipe_add_waits(&why, &schedule->table, k.at);
         st = cdp_error_set(CDP_ERR_STATE, -1, 0,
             "cdp_schedule_deadlock: with sends like these ranks wait for each other%s", room);

@@ -46,7 +46,7 @@ CDP__PRIVATE void cdp__ctx_free(cdp_rpc *rpc, cdp__rpc_task *task) {
     cdp__free(rpc->os, ctx->w.nodes);
     cdp__free(rpc->os, ctx->w.edges);
     cdp__free(rpc->os, ctx->w.values);
-    cdp__free(rpc->os, ctx->w.wents);
+    cdp__free(rpc->os, ctx->w.receivers);
     cdp__free(rpc->os, ctx->nodes);
     cdp__free(rpc->os, ctx->values);
     cdp__free(rpc->os, ctx->with);
@@ -93,13 +93,13 @@ CDP__PRIVATE uint32_t cdp__ctx_more(uint32_t room, uint32_t need) {
 }
 
 /* Makes room for so many more of each. False: out of memory. */
-CDP__PRIVATE bool cdp__ctx_reserve(
-    cdp_rpc *rpc, cdp_ctx *ctx, uint32_t nodes, uint32_t edges, uint32_t values, uint32_t wents) {
+CDP__PRIVATE bool cdp__ctx_reserve(cdp_rpc *rpc, cdp_ctx *ctx, uint32_t nodes, uint32_t edges,
+    uint32_t values, uint32_t receivers) {
     cdp__waves *w = &ctx->w;
     const uint32_t n = cdp__ctx_more(ctx->node_room, w->node_count + nodes + 1);
     const uint32_t e = cdp__ctx_more(ctx->edge_room, w->edge_count + edges + 1);
     const uint32_t v = cdp__ctx_more(ctx->value_room, w->value_count + values + 1);
-    const uint32_t g = cdp__ctx_more(ctx->went_room, w->went_count + wents + 1);
+    const uint32_t g = cdp__ctx_more(ctx->receiver_room, w->receiver_count + receivers + 1);
     if (n > ctx->node_room) {
         if (!cdp__ctx_grow(rpc, &w->nodes, ctx->node_room, n, sizeof *w->nodes)
             || !cdp__ctx_grow(rpc, &ctx->nodes, ctx->node_room, n, sizeof *ctx->nodes))
@@ -116,9 +116,10 @@ CDP__PRIVATE bool cdp__ctx_reserve(
             return false;
         ctx->value_room = v;
     }
-    if (g > ctx->went_room) {
-        if (!cdp__ctx_grow(rpc, &w->wents, ctx->went_room, g, sizeof *w->wents)) return false;
-        ctx->went_room = g;
+    if (g > ctx->receiver_room) {
+        if (!cdp__ctx_grow(rpc, &w->receivers, ctx->receiver_room, g, sizeof *w->receivers))
+            return false;
+        ctx->receiver_room = g;
     }
     return true;
 }
@@ -357,21 +358,22 @@ CDP__PRIVATE uint64_t cdp__ctx_import(
     return here;
 }
 
-CDP__PRIVATE bool cdp__ctx_goes_room(cdp_rpc *rpc, cdp_ctx *ctx) {
+CDP__PRIVATE bool cdp__ctx_reserve_sent(cdp_rpc *rpc, cdp_ctx *ctx) {
     if (cdp__ctx_reserve(rpc, ctx, 0, 0, 0, CDP__RPC_TENSORS)) return true;
-    (void)cdp__fail_nomem("the record of a call", CDP__RPC_TENSORS * sizeof(cdp__wave_went));
+    (void)cdp__fail_nomem("the record of a call", CDP__RPC_TENSORS * sizeof(cdp__wave_receiver));
     return false;
 }
 
 /* Records that values among the tensors are sent to a rank. False: out of memory. */
-CDP__PRIVATE bool cdp__ctx_goes(cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args, uint32_t to) {
+CDP__PRIVATE bool cdp__ctx_record_sent(
+    cdp_rpc *rpc, cdp_ctx *ctx, const cdp_args *args, uint32_t to) {
     uint32_t i;
     if (to == rpc->rank) return true;
     if (!ctx->with[to]) ctx->with[to] = CDP__CTX_WITH;
     if (!cdp__ctx_reserve(rpc, ctx, 0, 0, 0, CDP__RPC_TENSORS)) return false;
     for (i = 0; args && i < args->tensor_count; ++i)
         if (args->tensors[i].value)
-            cdp__wave_goes(&ctx->w, cdp__ctx_entry(ctx, args->tensors[i].value), to);
+            cdp__wave_record_sent(&ctx->w, cdp__ctx_entry(ctx, args->tensors[i].value), to);
     return true;
 }
 

@@ -243,7 +243,7 @@ CDP__PRIVATE void cdp__rpc_in_close(cdp_rpc *rpc, cdp__rpc_in *came) {
         at = &(*at)->next;
     *at = came->next;
     if (!*at) rpc->in_end = at;
-    --rpc->peers[came->m.peer].coming;
+    --rpc->peers[came->m.peer].arriving;
     cdp__rpc_area_free(rpc, came->body);
     cdp__free(rpc->os, came);
 }
@@ -309,7 +309,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
     cdp__rpc_in *came;
     const uint64_t most =
         2ull * rpc->share + CDP__RPC_LEVELS + peer->flight[0].calls + peer->flight[1].calls;
-    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->coming >= most)
+    if ((m->kind & 0xff) != CDP__RPC_GRAD && peer->arriving >= most)
         return "more calls at once than were agreed upon";
     if ((m->kind & 0xff) == CDP__RPC_REPLY) { /* memory for one result of each call */
         cdp__rpc_call *c = cdp__rpc_call_find(rpc, m->a);
@@ -326,7 +326,7 @@ CDP__PRIVATE const char *cdp__rpc_offered(cdp_rpc *rpc, const cdp_channel_messag
         came->report_ns = cdp__rpc_notify_at(rpc, m->kind >> 8 & 0xff, ends);
         if (came->report_ns) cdp__rpc_timer(rpc, came->report_ns);
     }
-    ++peer->coming;
+    ++peer->arriving;
     *rpc->in_end = came;
     rpc->in_end = &came->next;
     return NULL;

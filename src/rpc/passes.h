@@ -460,8 +460,8 @@ CDP__PRIVATE cdp_status cdp__ctx_results(
     {
         cdp_args sent = *args;
         sent.tensors = out;
-        if (!cdp__ctx_goes(rpc, ctx, &sent, rq->pub.from))
-            return cdp__fail_nomem("the record of a call", sizeof(cdp__wave_went));
+        if (!cdp__ctx_record_sent(rpc, ctx, &sent, rq->pub.from))
+            return cdp__fail_nomem("the record of a call", sizeof(cdp__wave_receiver));
     }
     return CDP_OK;
 }

@@ -92,7 +92,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
             CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);
     if (d->ctx && (s->flags & (CDP__RPC_REMOTE | CDP__RPC_FETCH)))
         return cdp__fail(CDP_ERR_INVALID, "%s: a reference is made outside contexts", s->name);
-    if (d->ctx && !cdp__ctx_goes_room(rpc, d->ctx)) return CDP_ERR_NOMEM;
+    if (d->ctx && !cdp__ctx_reserve_sent(rpc, d->ctx)) return CDP_ERR_NOMEM;
     if (cdp__ctx_check(s->name, d->ctx, &d->args) != CDP_OK) return cdp_last_error()->status;
     return cdp__rpc_rrefs_check(rpc, s->name, &d->args);
 }
@@ -186,7 +186,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_far(cdp_rpc *rpc, cdp__rpc_starting *s, c
     if (c->ctx) {
         p.flags |= CDP__RPC_CTX;
         p.slot = c->ctx->id;
-        (void)cdp__ctx_goes(rpc, c->ctx, args, s->to); /* room was reserved before */
+        (void)cdp__ctx_record_sent(rpc, c->ctx, args, s->to); /* room was reserved before */
     }
     if (rpc->lost[s->to]) {
         cdp__rpc_call_failed(rpc, c, CDP_ERR_PEER_LOST, CDP_RAN_NO, rpc->peers[s->to].why.text);

@@ -160,7 +160,7 @@ typedef struct cdp__rpc_peer {
     cdp__rpc_flight flight[2]; /* to it; [1]: of calls that functions have started */
     uint32_t requests[2];      /* of it, here */
     uint64_t turn;             /* of its last request in the queue */
-    uint32_t coming;           /* long bodies of it, in `in` */
+    uint32_t arriving;         /* long bodies of it, in `in` */
     uint32_t marks;            /* how many gradients it may still send */
     bool dropped;              /* it was given up */
     cdp_error why;
@@ -322,7 +322,7 @@ struct cdp_ctx {
     cdp__waves w;
     cdp__ctx_node *nodes;
     cdp__ctx_value *values;
-    uint32_t node_room, edge_room, value_room, went_room, chains[64];
+    uint32_t node_room, edge_room, value_room, receiver_room, chains[64];
     const cdp_tensor *roots;             /* while it is mine */
     const cdp_tensor *sending;           /* gradients of the inputs of the sending node */
     const uint32_t *const *sending_rows; /* rows of each gradient; NULL: all rows of all */

@@ -34,15 +34,15 @@ typedef struct cdp__wave_node {
 } cdp__wave_node;
 
 typedef struct cdp__wave_value {
-    uint32_t node;   /* the node that made it */
-    uint32_t output; /* which one of its outputs */
-    uint32_t went;   /* the first rank that it was sent to; 0: none */
+    uint32_t node;      /* the node that made it */
+    uint32_t output;    /* which one of its outputs */
+    uint32_t receivers; /* the first rank that it was sent to; 0: none */
 } cdp__wave_value;
 
-typedef struct cdp__wave_went {
+typedef struct cdp__wave_receiver {
     uint32_t rank, next;
     uint32_t epoch; /* the last pass in which that rank sent its MARK */
-} cdp__wave_went;
+} cdp__wave_receiver;
 
 typedef enum cdp__wave_what {
     CDP__WAVE_SEND_MARK, /* to, node (which sends), value */
@@ -75,8 +75,8 @@ typedef struct cdp__waves {
     cdp__wave_node *nodes;
     cdp__wave_edge *edges;
     cdp__wave_value *values;
-    cdp__wave_went *wents;
-    uint32_t node_count, edge_count, value_count, went_count;
+    cdp__wave_receiver *receivers;
+    uint32_t node_count, edge_count, value_count, receiver_count;
     uint32_t rank;
     uint32_t epoch; /* number of passes on this rank so far */
     uint32_t open;  /* visited nodes of the pass that are not complete */
@@ -119,25 +119,25 @@ CDP__PRIVATE uint64_t cdp__wave_add_value(cdp__waves *t, uint32_t node, uint32_t
     cdp__wave_value *v = &t->values[++t->value_count];
     v->node = node;
     v->output = output;
-    v->went = 0;
+    v->receivers = 0;
     return (uint64_t)t->rank << 48 | t->value_count;
 }
 
 /* The record that this value was sent to that rank; 0: it was not. */
 CDP__PRIVATE uint32_t cdp__wave_has(const cdp__waves *t, uint32_t value, uint32_t rank) {
-    uint32_t at = t->values[value].went;
-    while (at && t->wents[at].rank != rank)
-        at = t->wents[at].next;
+    uint32_t at = t->values[value].receivers;
+    while (at && t->receivers[at].rank != rank)
+        at = t->receivers[at].next;
     return at;
 }
 
 /* Records that this value is sent to a rank, from which gradients may come back. */
-CDP__PRIVATE void cdp__wave_goes(cdp__waves *t, uint32_t value, uint32_t rank) {
+CDP__PRIVATE void cdp__wave_record_sent(cdp__waves *t, uint32_t value, uint32_t rank) {
     if (cdp__wave_has(t, value, rank)) return;
-    t->wents[++t->went_count].rank = rank;
-    t->wents[t->went_count].epoch = 0;
-    t->wents[t->went_count].next = t->values[value].went;
-    t->values[value].went = t->went_count;
+    t->receivers[++t->receiver_count].rank = rank;
+    t->receivers[t->receiver_count].epoch = 0;
+    t->receivers[t->receiver_count].next = t->values[value].receivers;
+    t->values[value].receivers = t->receiver_count;
 }
 
 /* ---- the waves */
@@ -205,13 +205,14 @@ CDP__PRIVATE void cdp__wave_grads(cdp__waves *t) {
 CDP__PRIVATE cdp__wave_how cdp__wave_got_mark(
     cdp__waves *t, uint32_t from, uint32_t from_node, uint64_t pass, uint64_t value) {
     const uint32_t v = cdp__wave_entry(t, value);
-    const uint32_t went = v && from != t->rank ? cdp__wave_has(t, v, from) : 0;
+    const uint32_t receiver = v && from != t->rank ? cdp__wave_has(t, v, from) : 0;
     cdp__wave_node *n;
-    if (!v || (from != t->rank && !went)) return CDP__WAVE_LIE;
+    if (!v || (from != t->rank && !receiver)) return CDP__WAVE_LIE;
     if (pass != t->pass && t->open) return CDP__WAVE_CONFLICT;
     if (pass != t->pass) cdp__wave_enter(t, pass);
-    if (went && t->wents[went].epoch == t->epoch) return CDP__WAVE_LIE; /* it has one import */
-    if (went) t->wents[went].epoch = t->epoch;
+    if (receiver && t->receivers[receiver].epoch == t->epoch)
+        return CDP__WAVE_LIE; /* it has one import */
+    if (receiver) t->receivers[receiver].epoch = t->epoch;
     n = &t->nodes[t->values[v].node];
     if (n->epoch != t->epoch) {
         n->epoch = t->epoch;

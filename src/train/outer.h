@@ -28,7 +28,7 @@ struct cdp_outer {
     cdp_outer_desc desc; /* with defaults */
     cdp_param *params;   /* a copy */
     cdp_hook wire;
-    cdp_group *lane; /* of all ranks; operations of fragments alone use it */
+    cdp_group *group; /* of all ranks; operations of fragments alone use it */
     const cdp_os *os;
     uint64_t total;          /* values */
     float *saved, *momentum; /* what all ranks agree on */
@@ -36,7 +36,7 @@ struct cdp_outer {
     cdp_bucket bucket;       /* the same as the hook sees it */
     uint64_t first;          /* its first value */
     uint32_t stage;          /* the hook's next one */
-    bool flies;              /* a fragment is on its way */
+    bool in_flight;          /* a fragment is on its way */
     bool arrived;            /* and delta holds the mean */
     bool agreed;             /* its values are those of a group, also before the first round */
     cdp_work work;
@@ -101,10 +101,10 @@ CDP__PRIVATE cdp_status cdp__outer_plain(
 /* Others wait for what this rank will not send. */
 CDP__PRIVATE cdp_status cdp__outer_fail(cdp_outer *o, cdp_status st) {
     const cdp_error error = *cdp_last_error();
-    cdp__group_break_unless_failing(o->lane, &error);
-    (void)cdp_group_status(o->lane);
+    cdp__group_break_unless_failing(o->group, &error);
+    (void)cdp_group_status(o->group);
     *cdp__error_slot() = error;
-    o->flies = o->arrived = false;
+    o->in_flight = o->arrived = false;
     return o->failed = st;
 }
 
@@ -112,7 +112,7 @@ CDP__PRIVATE cdp_status cdp__outer_fail(cdp_outer *o, cdp_status st) {
 CDP__PRIVATE cdp_status cdp__outer_stage(cdp_outer *o) {
     cdp_request rq;
     cdp_status st;
-    o->bucket.group = o->lane;
+    o->bucket.group = o->group;
     st = cdp__hook_call(&o->wire, &o->bucket, o->stage++, &rq);
     o->arrived = st == CDP_OK;
     if (st != CDP_PENDING) return st;
@@ -132,9 +132,9 @@ CDP__PRIVATE cdp_status cdp__outer_start(cdp_outer *o) {
     b->data = o->delta;
     b->count = end - o->first;
     b->dtype = CDP_DTYPE_F32;
-    b->divisor = (cdp_real)cdp_size(o->lane);
+    b->divisor = (cdp_real)cdp_size(o->group);
     o->stage = 0;
-    o->flies = true;
+    o->in_flight = true;
     o->arrived = !b->count;
     o->work.seq = 0;
     cdp__outer_differ(o, end);
@@ -170,7 +170,7 @@ CDP__PRIVATE cdp_status cdp__outer_apply(cdp_outer *o) {
     st = range.count ? cdp_optim_update(&rule, &range) : CDP_OK;
     if (st != CDP_OK) return st;
     cdp__outer_mix(o, o->first, o->first + o->bucket.count, (float)o->desc.alpha);
-    o->flies = false;
+    o->in_flight = false;
     ++o->stats.rounds;
     return CDP_OK;
 }
@@ -194,7 +194,7 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
     at = o->stats.steps++ % interval + 1;
     if (at == interval - o->desc.delay)
         st = cdp__outer_start(o);
-    else if (o->flies)
+    else if (o->in_flight)
         st = cdp__outer_advance(o, false);
     if (st == CDP_OK && at == interval) {
         from = o->os->now_ns(o->os->user);
@@ -263,7 +263,7 @@ CDP__PRIVATE uint32_t cdp__outer_source(const uint64_t *all, uint32_t n, bool *d
 
 /* All ranks take what the source has agreed on, and begin the fragment that it lacks. */
 CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
-    const uint32_t n = cdp_size(o->lane), rank = cdp_rank(o->lane);
+    const uint32_t n = cdp_size(o->group), rank = cdp_rank(o->group);
     uint64_t mine[CDP__OUTER_FACTS], *all, *of;
     uint32_t source = 0;
     bool differs = false;
@@ -271,14 +271,14 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
     all = (uint64_t *)cdp__alloc(o->os, n * sizeof mine);
     if (!all) return cdp__fail_nomem("facts of all ranks", n * sizeof mine);
     cdp__outer_facts(o, mine);
-    st = cdp_allgather(o->lane, mine, all, CDP__OUTER_FACTS, CDP_DTYPE_U64);
+    st = cdp_allgather(o->group, mine, all, CDP__OUTER_FACTS, CDP_DTYPE_U64);
     if (st == CDP_OK) st = cdp__outer_compare(all, n);
     if (st == CDP_OK) source = cdp__outer_source(all, n, &differs);
     of = all + source * CDP__OUTER_FACTS;
     if (st == CDP_OK && differs && o->total)
-        st = cdp_broadcast(o->lane, o->saved, o->total, CDP_DTYPE_F32, source);
+        st = cdp_broadcast(o->group, o->saved, o->total, CDP_DTYPE_F32, source);
     if (st == CDP_OK && differs && o->total)
-        st = cdp_broadcast(o->lane, o->momentum, o->total, CDP_DTYPE_F32, source);
+        st = cdp_broadcast(o->group, o->momentum, o->total, CDP_DTYPE_F32, source);
     if (st == CDP_OK) {
         if (memcmp(&all[rank * CDP__OUTER_FACTS + CDP__OUTER_ROUNDS], &of[CDP__OUTER_ROUNDS],
                 2 * sizeof *all)
@@ -293,9 +293,9 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
 }
 
 /* A group in which nothing else runs, so that fragments travel while the program uses its own. */
-CDP__PRIVATE cdp_status cdp__outer_open_lane(cdp_outer *o, cdp_group *group) {
+CDP__PRIVATE cdp_status cdp__outer_open_group(cdp_outer *o, cdp_group *group) {
 #ifdef CDP_NO_GROUPS
-    o->lane = group;
+    o->group = group;
     return o->desc.delay ? cdp__fail(CDP_ERR_UNSUPPORTED,
                "cdp_outer: desc.delay needs a group of its own, and CDP_NO_GROUPS was defined when "
                "cdp.h was compiled")
@@ -307,22 +307,22 @@ CDP__PRIVATE cdp_status cdp__outer_open_lane(cdp_outer *o, cdp_group *group) {
     if (!all) return cdp__fail_nomem("an outer", n * sizeof *all);
     for (i = 0; i < n; ++i)
         all[i] = i;
-    st = cdp_group_new(group, all, n, &o->lane);
-    if (st == CDP_OK) cdp__group_share_failures(o->lane, group);
+    st = cdp_group_new(group, all, n, &o->group);
+    if (st == CDP_OK) cdp__group_share_failures(o->group, group);
     cdp__free(o->os, all);
     return st;
 #endif
 }
 
-CDP__PRIVATE void cdp__outer_close_lane(cdp_outer *o) {
-    /* its failure ends with the lane */
-    if (o->work.seq && cdp_work_wait(o->work) != CDP_OK) o->flies = false;
+CDP__PRIVATE void cdp__outer_close_group(cdp_outer *o) {
+    /* its failure ends with that group */
+    if (o->work.seq && cdp_work_wait(o->work) != CDP_OK) o->in_flight = false;
     o->work.seq = 0;
-    o->flies = o->arrived = false;
+    o->in_flight = o->arrived = false;
 #ifndef CDP_NO_GROUPS
-    cdp_group_destroy(o->lane);
+    cdp_group_destroy(o->group);
 #endif
-    o->lane = NULL;
+    o->group = NULL;
 }
 
 CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
@@ -331,8 +331,8 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
     if (!group) return cdp__missing("cdp_outer_rebind", "group");
     st = cdp__alive(group, "cdp_outer_rebind");
     if (st != CDP_OK) return st;
-    cdp__outer_close_lane(o);
-    st = cdp__outer_open_lane(o, group);
+    cdp__outer_close_group(o);
+    st = cdp__outer_open_group(o, group);
     if (st == CDP_OK) st = cdp__outer_agree(o);
     return o->failed = st;
 }
@@ -392,7 +392,7 @@ CDP__PRIVATE cdp_status cdp__outer_memory(cdp_outer *o) {
 }
 
 CDP__PRIVATE void cdp__outer_free(cdp_outer *o) {
-    if (o->lane) cdp__outer_close_lane(o);
+    if (o->group) cdp__outer_close_group(o);
     if (o->wire.destroy) o->wire.destroy(o->wire.self);
     cdp__free(o->os, o->params);
     cdp__free(o->os, o->saved);
@@ -430,7 +430,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     st = cdp__outer_memory(o);
     if (st == CDP_OK) {
         cdp__outer_save(o);
-        st = cdp__outer_open_lane(o, d.group);
+        st = cdp__outer_open_group(o, d.group);
     }
     if (st == CDP_OK) st = cdp__outer_agree(o);
     if (st != CDP_OK) {

@@ -42,7 +42,7 @@ enum {
 
 struct cdp_report {
     cdp_report_desc desc;
-    cdp_group *lane;
+    cdp_group *group;
     const cdp_os *os;
     uint64_t *mine, *all; /* rows */
     uint64_t row;         /* numbers in one */
@@ -74,7 +74,7 @@ CDP__PRIVATE void cdp__report_number(cdp__text *t, const char *name, uint64_t v)
     cdp__text_add(t, ",\"%s\":%llu", name, (unsigned long long)v);
 }
 
-CDP__PRIVATE void cdp__report_say(const cdp_report *r, bool job, cdp__text *t) {
+CDP__PRIVATE void cdp__report_values(const cdp_report *r, bool job, cdp__text *t) {
     const uint64_t bytes = cdp__text_end(t);
     r->desc.line(r->desc.user, job, t->at, cdp__min(bytes, CDP__REPORT_LINE - 1));
 }
@@ -121,7 +121,7 @@ CDP__PRIVATE void cdp__report_job_line(const cdp_report *r, uint32_t n) {
     } else {
         cdp__text_add(&t, ",\"slowest\":null}");
     }
-    cdp__report_say(r, true, &t);
+    cdp__report_values(r, true, &t);
 }
 
 CDP__PRIVATE void cdp__report_rank_line(
@@ -129,21 +129,21 @@ CDP__PRIVATE void cdp__report_rank_line(
     char line[CDP__REPORT_LINE];
     cdp__text t = cdp__text_of(line, sizeof line);
     cdp__text_add(
-        &t, "{\"step\":%llu,\"rank\":%u", (unsigned long long)r->steps, cdp_rank(r->lane));
+        &t, "{\"step\":%llu,\"rank\":%u", (unsigned long long)r->steps, cdp_rank(r->group));
     cdp__report_sums(&t, row, f->loss, 1);
     cdp__report_real(&t, "backward_ms", (double)backward_ns / 1e6);
     cdp__text_char(&t, '}');
-    cdp__report_say(r, false, &t);
+    cdp__report_values(r, false, &t);
 }
 
 /* The rows of all ranks have come. */
 CDP__PRIVATE void cdp__report_digest(cdp_report *r) {
-    const uint32_t n = cdp_size(r->lane);
+    const uint32_t n = cdp_size(r->group);
     uint32_t k;
     r->work.seq = 0;
     for (k = 0; k < r->desc.every; ++k)
         cdp__late_add(&r->late, r->all + CDP__REPORT_BUSY + k, n, r->row);
-    if (r->desc.line && cdp_rank(r->lane) == 0) cdp__report_job_line(r, n);
+    if (r->desc.line && cdp_rank(r->group) == 0) cdp__report_job_line(r, n);
 }
 
 /* The numbers of one step. */
@@ -203,15 +203,15 @@ CDP_API cdp_status cdp_report_step(cdp_report *r, const cdp_report_figures *figu
     if (st == CDP_PENDING) return CDP_OK;
     if (st != CDP_OK) r->filled = 0; /* of a line that nobody gets */
     if (st != CDP_OK || r->filled < r->desc.every) return st;
-    memcpy(r->all + cdp_rank(r->lane) * r->row, r->mine, (size_t)r->row * sizeof *r->mine);
+    memcpy(r->all + cdp_rank(r->group) * r->row, r->mine, (size_t)r->row * sizeof *r->mine);
     r->filled = 0;
     r->sent_steps = r->steps;
-    return cdp_allgather_async(r->lane, NULL, r->all, r->row, CDP_DTYPE_U64, &r->work);
+    return cdp_allgather_async(r->group, NULL, r->all, r->row, CDP_DTYPE_U64, &r->work);
 }
 
 CDP_API cdp_straggler cdp_report_straggler(const cdp_report *r) {
     cdp_straggler none;
-    if (r && !cdp__ended(r)) return cdp__late_find(&r->late, cdp_size(r->lane));
+    if (r && !cdp__ended(r)) return cdp__late_find(&r->late, cdp_size(r->group));
     memset(&none, 0, sizeof none);
     return none;
 }
@@ -239,7 +239,7 @@ CDP__PRIVATE void cdp__report_events(const cdp_ddp *d, uint64_t *e) {
 
 /* offsets[k] is added to times of rank k. `pairs`: two numbers for each rank. */
 CDP__PRIVATE cdp_status cdp__report_clocks(cdp_report *r, uint64_t *pairs, int64_t *offsets) {
-    const uint32_t me = cdp_rank(r->lane);
+    const uint32_t me = cdp_rank(r->group);
     cdp__shift_bounds b = {-INT64_MAX / 4, INT64_MAX / 4};
     uint64_t left = 0, came = 0;
     cdp_status st = CDP_OK;
@@ -248,13 +248,13 @@ CDP__PRIVATE cdp_status cdp__report_clocks(cdp_report *r, uint64_t *pairs, int64
         pairs[2 * me] = left; /* of the operation before */
         pairs[2 * me + 1] = came;
         left = r->os->now_ns(r->os->user);
-        st = cdp_allgather(r->lane, NULL, pairs, 2, CDP_DTYPE_U64);
+        st = cdp_allgather(r->group, NULL, pairs, 2, CDP_DTYPE_U64);
         came = r->os->now_ns(r->os->user);
         if (st == CDP_OK && i)
             cdp__shift_narrow(&b, pairs[2 * me], pairs[2 * me + 1], pairs[0], pairs[1]);
     }
     offsets[me] = me ? cdp__shift_middle(&b) : 0;
-    return st == CDP_OK ? cdp_allgather(r->lane, NULL, offsets, 1, CDP_DTYPE_I64) : st;
+    return st == CDP_OK ? cdp_allgather(r->group, NULL, offsets, 1, CDP_DTYPE_I64) : st;
 }
 
 CDP__PRIVATE void cdp__report_draw_rank(
@@ -305,13 +305,13 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
         return cdp__fail(CDP_ERR_STATE,
             "cdp_report_svg: the last pass is open, or was not synchronized (cdp_ddp_no_sync), or "
             "there was none; call it after a synchronized one");
-    n = cdp_size(r->lane);
+    n = cdp_size(r->group);
     events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 3ull) * 8);
     if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 3ull) * 8);
     pairs = events + n * CDP__REPORT_EVENTS;
     offsets = (int64_t *)(pairs + 2ull * n);
-    cdp__report_events(r->desc.ddp, events + cdp_rank(r->lane) * CDP__REPORT_EVENTS);
-    st = cdp_allgather(r->lane, NULL, events, CDP__REPORT_EVENTS, CDP_DTYPE_U64);
+    cdp__report_events(r->desc.ddp, events + cdp_rank(r->group) * CDP__REPORT_EVENTS);
+    st = cdp_allgather(r->group, NULL, events, CDP__REPORT_EVENTS, CDP_DTYPE_U64);
     if (st == CDP_OK) st = cdp__report_clocks(r, pairs, offsets);
     if (st == CDP_OK) cdp__report_draw(&t, events, offsets, n, r->desc.ddp->stats.steps);
     if (st == CDP_OK && bytes) *bytes = cdp__text_end(&t);
@@ -325,7 +325,7 @@ CDP__PRIVATE void cdp__report_free(cdp_report *r) {
     const cdp_status st = r->work.seq ? cdp_work_wait(r->work) : CDP_OK;
     (void)st;
 #ifndef CDP_NO_GROUPS
-    if (r->lane) cdp_group_destroy(r->lane);
+    if (r->group) cdp_group_destroy(r->group);
 #endif
     cdp__free(r->os, r->mine);
     cdp__free(r->os, r->all);
@@ -333,9 +333,9 @@ CDP__PRIVATE void cdp__report_free(cdp_report *r) {
 }
 
 /* A group of all ranks, in which nothing else runs. */
-CDP__PRIVATE cdp_status cdp__report_open_lane(cdp_report *r, cdp_group *group) {
+CDP__PRIVATE cdp_status cdp__report_open_group(cdp_report *r, cdp_group *group) {
 #ifdef CDP_NO_GROUPS
-    r->lane = group;
+    r->group = group;
     return CDP_OK;
 #else
     const uint32_t n = cdp_size(group);
@@ -344,8 +344,8 @@ CDP__PRIVATE cdp_status cdp__report_open_lane(cdp_report *r, cdp_group *group) {
     if (!all) return cdp__fail_nomem("a report", n * sizeof *all);
     for (i = 0; i < n; ++i)
         all[i] = i;
-    st = cdp_group_new(group, all, n, &r->lane);
-    if (st == CDP_OK) cdp__group_share_failures(r->lane, group);
+    st = cdp_group_new(group, all, n, &r->group);
+    if (st == CDP_OK) cdp__group_share_failures(r->group, group);
     cdp__free(r->os, all);
     return st;
 #endif
@@ -368,7 +368,7 @@ CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_
     r->mine = (uint64_t *)cdp__alloc_zero(r->os, r->row * sizeof *r->mine);
     r->all =
         (uint64_t *)cdp__alloc_zero(r->os, cdp_size(desc->ddp->group) * r->row * sizeof *r->all);
-    st = r->mine && r->all ? cdp__report_open_lane(r, desc->ddp->group)
+    st = r->mine && r->all ? cdp__report_open_group(r, desc->ddp->group)
                            : cdp__fail_nomem("a report", r->row * sizeof *r->mine);
     if (st != CDP_OK) {
         cdp__report_free(r);

@@ -75,7 +75,7 @@ static struct {
     cdp__wave_node nodes[LOCAL];
     cdp__wave_edge edges[LOCAL];
     cdp__wave_value values[LOCAL];
-    cdp__wave_went wents[LOCAL];
+    cdp__wave_receiver receivers[LOCAL];
 } table[RANKS];
 
 static struct {
@@ -106,7 +106,7 @@ static uint64_t import(uint32_t rank, uint32_t node) {
         const cdp__wave_node *n = &t->nodes[t->values[v].node];
         if (n->edges == 1 && t->edges[n->first].value == far_value) return (uint64_t)rank << 48 | v;
     }
-    cdp__wave_goes(&table[x.g->at[node]].t, (uint32_t)far_value, rank);
+    cdp__wave_record_sent(&table[x.g->at[node]].t, (uint32_t)far_value, rank);
     return cdp__wave_add_value(t, cdp__wave_add_node(t, &far_value, 1), 0);
 }
 
@@ -131,7 +131,7 @@ static void build(const graph *g) {
         t->nodes = table[r].nodes;
         t->edges = table[r].edges;
         t->values = table[r].values;
-        t->wents = table[r].wents;
+        t->receivers = table[r].receivers;
         t->rank = r;
         t->act = act;
     }
@@ -204,9 +204,9 @@ static void load(state *s, uint32_t rank) {
     t->epoch = 1;
     t->pass = s->entered[rank] ? 7 : 0;
     if (!s->entered[rank]) t->epoch = 0;
-    if (t->went_count >= 32) wrong("too many values are sent for this program");
-    for (uint32_t i = 1; i <= t->went_count; ++i)
-        t->wents[i].epoch = s->marks[rank] >> i & 1;
+    if (t->receiver_count >= 32) wrong("too many values are sent for this program");
+    for (uint32_t i = 1; i <= t->receiver_count; ++i)
+        t->receivers[i].epoch = s->marks[rank] >> i & 1;
     for (uint32_t i = 0; i <= t->node_count; ++i) {
         const moving *m = &s->node[rank][i];
         cdp__wave_node *n = &t->nodes[i];
@@ -225,8 +225,8 @@ static void save(void) {
     x.s->open[x.rank] = (uint8_t)t->open;
     x.s->entered[x.rank] = t->pass == 7;
     x.s->marks[x.rank] = 0;
-    for (uint32_t i = 1; i <= t->went_count; ++i)
-        if (t->wents[i].epoch) x.s->marks[x.rank] |= 1u << i;
+    for (uint32_t i = 1; i <= t->receiver_count; ++i)
+        if (t->receivers[i].epoch) x.s->marks[x.rank] |= 1u << i;
     for (uint32_t i = 0; i <= t->node_count; ++i) {
         moving *m = &x.s->node[x.rank][i];
         const cdp__wave_node *n = &t->nodes[i];

@@ -950,7 +950,7 @@ TEST(mistakes_in_another_group) {
     T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, &two));
     T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, NULL));
     T_EQ(CDP_OK, cdp_ddp_rebind(ddp, last));
-    T(!ddp->lanes[1]);
+    T(!ddp->groups[1]);
     cdp_ddp_destroy(ddp);
     cdp_group_destroy(counting);
     cdp_group_destroy(g);

@@ -759,8 +759,8 @@ static void rank_draws(cdp_group *g, void *arg) {
         T_EQ(s.gathers, occurrences(svg, "<title>gather "));
         T(strstr(json, "\"name\":\"gather a ____ unit\"") != NULL);
         T(strstr(json, "\"lost_events\":0,") != NULL);
-        for (uint32_t i = 0; i < r.f->film[0].count; ++i)
-            if (r.f->film[0].events[i].held > most) most = r.f->film[0].events[i].held;
+        for (uint32_t i = 0; i < r.f->spans[0].count; ++i)
+            if (r.f->spans[0].events[i].held > most) most = r.f->spans[0].events[i].held;
         T(most > s.slot_bytes && most <= s.slot_bytes + s.gradient_bytes);
     } else if (events) {
         T_EQ(events, occurrences(json, "\"name\":\"memory\""));

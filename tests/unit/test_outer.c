@@ -320,7 +320,7 @@ TEST(before_the_first_round_a_newcomer_takes_what_the_others_have) {
     /* calls with a group that was destroyed change nothing */
     j.desc.group = w.group[0];
     T_EQ(CDP_ERR_STATE, cdp_outer_rebind(j.outer[1], w.group[0]));
-    T(j.outer[1]->lane);
+    T(j.outer[1]->group);
     T_EQ(CDP_ERR_STATE, cdp_outer_create(&j.desc, &o));
     cdp_outer_destroy(j.outer[1]);
     cdp_outer_destroy(j.outer[2]);
