@@ -2522,7 +2522,8 @@ CDP__DT uint32_t cdp__dt_torch_steps(
         const bool undo = cdp__dt_undone_first(&now, to, by, ordered);
         if (!undo && (ordered || cdp__dt_place_same(&now, to, by))) continue;
         if (undo && now.place[by].kind == CDP_PLACE_REPLICATE) continue;
-        if (undo)
+        /* what is replicated becomes no sum again: a cut that shall be one does at once */
+        if (undo && to->place[by].kind != CDP_PLACE_PARTIAL)
             cdp__dt_replicate(&now, by);
         else
             now.place[by] = to->place[by];

@@ -953,6 +953,42 @@ TEST(redistribute_every_order) {
     RUN(8, every_order);
 }
 
+/* Cuts in another order that the target has as sums, by plans of every kind. */
+static void orders_to_sums(cdp_group *g, void *arg) {
+    static const char *const pairs[][2] = {{"S0!2,P,S0", "P,S0,S1"}, {"P,S0!2,S0", "P,P,S0"},
+        {"S0!2,S0!1,S1", "P,S0,P"}, {"S1,S0!2,S0!1", "R,P,S0/2"}};
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+    cdp_mesh_desc d = {.group = g, .ndim = 3, .shape = {2, 2, 2}};
+    cdp_mesh *m;
+    (void)arg;
+    if (!OK(cdp_mesh_create(&d, &m))) return;
+    for (uint32_t k = 0; k < 16; ++k) {
+        const cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 2, .shape = {9, 5}};
+        cdp_plan_desc p = {.from = l, .to = l, .kind = (cdp_plan_kind)(k % 4)};
+        cdp_dtensor x, y;
+        int64_t full[45];
+        cdp_plan *plan;
+        OK(cdp_layout_parse(&p.from, pairs[k / 4][0]));
+        OK(cdp_layout_parse(&p.to, pairs[k / 4][1]));
+        if (!OK(cdp_plan_create(&p, &plan))) break;
+        OK(cdp_dtensor_create(&p.from, NULL, &x));
+        OK(cdp_dtensor_create(&p.to, NULL, &y));
+        OK(cdp_dtensor_fill(&x, &ramp));
+        OK(cdp_plan_run(plan, x.data, y.data));
+        OK(cdp_dtensor_full(&y, full, CDP_EACH));
+        for (int64_t i = 0; i < 45; ++i)
+            T_EQ(i, full[i]);
+        cdp_plan_destroy(plan);
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(cuts_of_another_order_become_sums) {
+    RUN(8, orders_to_sums);
+}
+
 /* Reductions of all kinds, against one process. */
 static void every_reduction(cdp_group *g, void *arg) {
     static const char *const texts[] = {"P,P", "P,P(avg)", "P(avg),P(avg)", "P(min),P(min)",
@@ -2357,6 +2393,7 @@ int main(int argc, char **argv) {
         {"redistribute_large_rows", redistribute_large_rows, 30},
         {"redistribute_named_sizes", redistribute_named_sizes, 30},
         {"redistribute_every_order", redistribute_every_order, 60},
+        {"cuts_of_another_order_become_sums", cuts_of_another_order_become_sums, 60},
         {"collectives_give_what_messages_give", collectives_give_what_messages_give, 30},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
         {"norms_of_cut_tensors", norms_of_cut_tensors, 20},
