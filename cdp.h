@@ -1553,7 +1553,8 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
    Not while another thread uses the group. A group that leaves others of its world behind (those
    made by cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait,
-   unless it has failed and has not told its peers. The last one ends its connections when the
+   unless it has failed and has not told its peers; a rank with which this one has exchanged nothing
+   in it is told when it has waited for a second. The last one ends its connections when the
    peers have read what this rank sent: mostly that takes less than a millisecond, over TCP some
    ms where a peer computes meanwhile and its progress thread stands by. A peer that does not
    read, because it is stopped or computes without a progress thread, is awaited over TCP for 0.1
@@ -13101,21 +13102,24 @@ CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint
     return s;
 }
 
-/* Records that a channel was closed here; one entry covers its streams to all ranks. */
-CDP__PRIVATE void cdp__world_record_closed(cdp__world *w, uint64_t channel) {
+/* True if this channel was closed here not long ago. */
+CDP__PRIVATE bool cdp__world_closed(const cdp__world *w, uint64_t channel) {
     uint32_t i;
     for (i = 0; i < CDP__CLOSED_KEPT; ++i)
-        if (w->closed[i] == channel) return;
-    w->closed[w->closed_at++ % CDP__CLOSED_KEPT] = channel;
+        if (w->closed[i] == channel) return true;
+    return false;
+}
+
+/* Records that a channel was closed here; one entry covers its streams to all ranks. */
+CDP__PRIVATE void cdp__world_record_closed(cdp__world *w, uint64_t channel) {
+    if (!cdp__world_closed(w, channel)) w->closed[w->closed_at++ % CDP__CLOSED_KEPT] = channel;
 }
 
 /* A stream for a message that no call has asked for. NULL: the channel is closed, the limit of
    unexpected streams is reached, or out of memory. */
 CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
-    uint32_t i;
-    for (i = 0; i < CDP__CLOSED_KEPT; ++i)
-        if (w->closed[i] == channel) return NULL;
+    if (cdp__world_closed(w, channel)) return NULL;
     if (w->unexpected_count == CDP__UNEXPECTED) {
         w->ports[peer].over_limit = 1;
         return NULL;
@@ -15897,6 +15901,14 @@ CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wa
     return false;
 }
 
+/* Rank `peer` waits for a group that this rank has destroyed. Where the two had exchanged nothing
+   in it, nobody has told it so. */
+CDP__PRIVATE void cdp__world_has_left(cdp__world *w, uint32_t peer, uint64_t channel) {
+    if (!cdp__world_closed(w, channel)) return;
+    cdp__channel_send_control(w, peer, channel, CDP__MESSAGE_LEAVE);
+    (void)cdp__port_flush(w, peer);
+}
+
 /* Handles a FAILURE, WAIT or ENDPOINT of rank `peer` of the world. False: it is invalid. */
 CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, uint8_t type,
     uint64_t channel, const uint8_t *body, uint32_t bytes) {
@@ -15915,6 +15927,7 @@ CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, 
     v.from = peer;
     if (type == CDP__MESSAGE_WAIT) {
         if (!cdp__wait_decode(body, bytes, &wait)) return false;
+        cdp__world_has_left(w, peer, wait.at.channel);
         if (cdp__world_differs(w, peer, &wait) || !wait.probe) return true;
         v.at = wait.at;
         v.serial = wait.serial;

@@ -126,7 +126,8 @@ CDP_API uint32_t cdp_rank_of_world(const cdp_group *group, uint32_t world_rank);
    Operations in flight end with CDP_ERR_STATE for threads that wait for them. NULL is allowed.
    Not while another thread uses the group. A group that leaves others of its world behind (those
    made by cdp_group_new() and cdp_group_split(), or the one they were made from) does not wait,
-   unless it has failed and has not told its peers. The last one ends its connections when the
+   unless it has failed and has not told its peers; a rank with which this one has exchanged nothing
+   in it is told when it has waited for a second. The last one ends its connections when the
    peers have read what this rank sent: mostly that takes less than a millisecond, over TCP some
    ms where a peer computes meanwhile and its progress thread stands by. A peer that does not
    read, because it is stopped or computes without a progress thread, is awaited over TCP for 0.1

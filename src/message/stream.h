@@ -331,21 +331,24 @@ CDP__PRIVATE cdp__stream *cdp__stream_make(cdp__world *w, uint64_t channel, uint
     return s;
 }
 
-/* Records that a channel was closed here; one entry covers its streams to all ranks. */
-CDP__PRIVATE void cdp__world_record_closed(cdp__world *w, uint64_t channel) {
+/* True if this channel was closed here not long ago. */
+CDP__PRIVATE bool cdp__world_closed(const cdp__world *w, uint64_t channel) {
     uint32_t i;
     for (i = 0; i < CDP__CLOSED_KEPT; ++i)
-        if (w->closed[i] == channel) return;
-    w->closed[w->closed_at++ % CDP__CLOSED_KEPT] = channel;
+        if (w->closed[i] == channel) return true;
+    return false;
+}
+
+/* Records that a channel was closed here; one entry covers its streams to all ranks. */
+CDP__PRIVATE void cdp__world_record_closed(cdp__world *w, uint64_t channel) {
+    if (!cdp__world_closed(w, channel)) w->closed[w->closed_at++ % CDP__CLOSED_KEPT] = channel;
 }
 
 /* A stream for a message that no call has asked for. NULL: the channel is closed, the limit of
    unexpected streams is reached, or out of memory. */
 CDP__PRIVATE cdp__stream *cdp__stream_unexpected(cdp__world *w, uint64_t channel, uint32_t peer) {
     cdp__stream *s;
-    uint32_t i;
-    for (i = 0; i < CDP__CLOSED_KEPT; ++i)
-        if (w->closed[i] == channel) return NULL;
+    if (cdp__world_closed(w, channel)) return NULL;
     if (w->unexpected_count == CDP__UNEXPECTED) {
         w->ports[peer].over_limit = 1;
         return NULL;

@@ -493,6 +493,26 @@ static void rank_comes_late(cdp_group *g, void *arg) {
     }
 }
 
+/* A group that was made and never used: nobody was told that a rank has destroyed it, so a rank
+   that waits asks. */
+static void leaves_what_nobody_used(cdp_group *g, void *arg) {
+    const uint32_t all[4] = {0, 1, 2, 3};
+    uint32_t x = 1;
+    cdp_group *part;
+    (void)arg;
+    if (!T_EQ(CDP_OK, cdp_group_new(g, all, 4, &part))) return;
+    T_EQ(CDP_OK, cdp_barrier(g));
+    if (cdp_rank(g) != 3) {
+        T_EQ(CDP_ERR_PEER_LOST, cdp_allreduce(part, NULL, &x, 1, CDP_DTYPE_U32, CDP_REDUCE_SUM));
+        T_TEXT("rank 3 has left the group", cdp_last_error()->text);
+    }
+    cdp_group_destroy(part);
+    T_EQ(CDP_OK, cdp_barrier(g));
+}
+TEST(leaving_a_group_that_was_never_used_is_noticed) {
+    run_ranks(4, NULL, 0, leaves_what_nobody_used, NULL);
+}
+
 TEST(waiting_costs_no_processor_time) {
     for (int no_thread = 0; no_thread < 2; ++no_thread) {
         cdp_group_desc like;
@@ -767,6 +787,8 @@ int main(int argc, char **argv) {
         {"late_rank_is_named_by_everybody", late_rank_is_named_by_everybody, 30},
         {"leaving_at_once_after_the_last_operation", leaving_at_once_after_the_last_operation, 60},
         {"leaving_early_is_noticed", leaving_early_is_noticed, 30},
+        {"leaving_a_group_that_was_never_used_is_noticed",
+            leaving_a_group_that_was_never_used_is_noticed, 30},
         {"waiting_costs_no_processor_time", waiting_costs_no_processor_time, 30},
         {"idle_groups_cost_no_processor_time", idle_groups_cost_no_processor_time, 10},
         {"progress_without_waiting", progress_without_waiting, 10},
