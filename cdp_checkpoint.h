@@ -53,6 +53,8 @@
         I want to...                                       call
         say what belongs to a checkpoint                   cdp_ckpt_create
         save a step                                        cdp_ckpt_save
+        go on training while files are written             cdp_ckpt_save_async, cdp_ckpt_wait
+        without a copy, if writing is fast enough          desc.late, cdp_ckpt_staged
         go on from the newest step                         cdp_ckpt_load, CDP_CKPT_LATEST
         load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
@@ -94,6 +96,24 @@
         save removes folders that were not finished. Tests cut the power at each of these calls in
         a model of a file system that loses and reorders what was not synced.
 
+    IN THE BACKGROUND
+        for (; step < end; ++step) {
+            forward_and_backward();
+            if (cdp_ckpt_staged(ckpt) != CDP_OK) break;         // with desc.late
+            optimizer_step();
+            if (step % 100 == 0 && cdp_ckpt_save_async(ckpt, step) != CDP_OK) break;
+        }
+        if (cdp_ckpt_wait(ckpt, CDP_NO_TIMEOUT) != CDP_OK) ...
+        cdp_ckpt_save_async() copies what this rank writes, at most once, and returns; a thread
+        writes, over a group of its own. With `late` it copies nothing: the thread writes from the
+        memory of the program during forward and backward, and cdp_ckpt_staged(), before the
+        optimizer changes that memory, copies what is left. A program that forgets this call saves
+        a mixture of two steps. One save at a time: the next one is refused (BUSY) until
+        cdp_ckpt_wait() has returned something else than PENDING. How it ended is the same on all
+        ranks, and is the result of cdp_ckpt_wait() or of the next collective call. Without threads
+        (no_thread of the group, or an os without them) cdp_ckpt_wait(ckpt, 0) in each frame writes
+        at most 8 MiB.
+
     SUMS
         Each 4 MiB of a tensor have a sum that is linear in the elements, so parts add up however
         the tensor is cut, and loading reads nothing twice. One changed element of up to 4 bytes
@@ -109,12 +129,15 @@
     THREADS
         A cdp_ckpt belongs to one thread at a time. Saving and loading are collective over the
         group and in the order of its other operations. They last as long as the slowest rank's
-        disk: the timeout of the group must be longer.
+        disk: the timeout of the group must be longer, also for what is written in the background.
+        There, cdp_os.files and desc.progress are called by the thread that writes.
 
     MEMORY
-        From the os of the group. A save copies no tensor. It needs about 250 bytes for each item, 8
-        bytes for each 4 MiB of all tensors, and on rank 0 the headers and all blobs; loading three
-        times the 8 bytes, and 1 MiB where runs are short.
+        From the os of the group. cdp_ckpt_save() copies no tensor; copies of cdp_ckpt_save_async()
+        take at most what this rank writes, or desc.stage_bytes, and that memory is kept for the
+        next one until cdp_ckpt_destroy(). A save needs about 550 bytes for each item, 8 bytes for
+        each 4 MiB of all tensors, and on rank 0 the headers and all blobs; loading three times the
+        8 bytes, and 1 MiB where runs are short.
 
     ERRORS
         All ranks return the same status and text, which names the rank that failed. After an error
@@ -122,7 +145,7 @@
 
     LIMITS
         names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
-        not here yet, and not promised: saving in the background; files of each rank alone, where no
+        not here yet, and not promised: files of each rank alone, where no
         path is shared; conversion of dtypes while loading; reading PyTorch's .distcp and .pt;
         object stores without rename; complex dtypes, which safetensors does not have; runs of
         columns shorter than 64 KiB are written one by one, which is slow: cut rows, or
@@ -186,13 +209,18 @@ typedef struct cdp_ckpt_desc {
     uint64_t file_bytes; /* a file takes tensors up to so many bytes, or one (default: 5 GB) */
     uint32_t keep;       /* how many of the newest steps stay (default: all) */
     uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
-    bool no_sync;        /* faster; a power cut may lose steps that were saved, older ones too */
-    bool no_verify;      /* load: do not compare sums, nor count who holds which element */
-    bool partial;        /* load: items and blobs that are missing in the files keep their values */
-    const cdp_os *os;    /* whose files are used; it must outlive the cdp_ckpt (default: the
+    uint64_t
+        stage_bytes;  /* cdp_ckpt_save_async: most memory for copies; a call that needs more waits
+                             until the rest is written (default: what this rank writes) */
+    bool late;        /* cdp_ckpt_save_async copies nothing: see there */
+    bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
+    bool no_verify;   /* load: do not compare sums, nor count who holds which element */
+    bool partial;     /* load: items and blobs that are missing in the files keep their values */
+    const cdp_os *os; /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
     /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
-       bytes of this rank that are done, of all that it will write or read. */
+       bytes of this rank that are done, of all that it will write or read. cdp_ckpt_save_async()
+       has a thread of its own, except in frames. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
 } cdp_ckpt_desc;
@@ -208,13 +236,15 @@ typedef struct cdp_ckpt_info {
     uint64_t files;                     /* with tensors */
     uint64_t writes, reads;             /* calls of the os */
     uint64_t write_ns, sync_ns, commit_ns, read_ns;
+    uint64_t stage_bytes, stall_ns; /* cdp_ckpt_save_async: bytes that were copied; how long its
+                                       call, cdp_ckpt_staged() and cdp_ckpt_wait() took together */
     uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
 } cdp_ckpt_info;
 
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
    without files that can be synced; a big-endian machine), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out);
-/* Local. NULL is allowed. */
+/* Local. Waits for a save in the background, whose result is lost. NULL is allowed. */
 CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
 
 /* Save all items and blobs as `step`, durably: after CDP_OK it survives crashes and power cuts.
@@ -227,6 +257,32 @@ CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
    job saves there), IO (rank, file and errno: disk full, read-only, a folder that another rank does
    not see), NOMEM, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *ckpt, uint64_t step);
+
+/* Like cdp_ckpt_save(), but files are written after the call has returned: by a thread, over a
+   group of its own, so that the program may communicate meanwhile; or, where the os has no threads
+   or the group has no_thread, in frames: cdp_ckpt_wait(ckpt, 0) then makes one step of at most 8
+   MiB. When it returns, the program may change items and blobs: what this rank writes was copied.
+   With `late` nothing was copied: the program leaves the memory of items alone until it has called
+   cdp_ckpt_staged(), for example before the optimizer writes; blobs were copied. Layouts,
+   pointers and blobs are read in the call alone. Returns OK when the save has begun. Collective; all
+   ranks return the same status and text, but for TIMEOUT. Errors: those of cdp_ckpt_save() up to
+   MISMATCH; how an earlier save ended, if cdp_ckpt_wait() has not said so: then nothing has begun;
+   BUSY (an earlier one is still being written); TIMEOUT as for cdp_ckpt_staged(); the group's
+   failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *ckpt, uint64_t step);
+
+/* With `late`: after OK the program may change the memory of items. Copies what is not written yet,
+   which is nothing if writing fits into a forward and a backward pass. Local; OK at once if there
+   is no save. A save that failed is no error here: cdp_ckpt_wait() and the next collective call say
+   so. Errors: TIMEOUT (there is less memory than stage_bytes or the copy needs, and the rest was not
+   written within the timeout of the group; call it again). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *ckpt);
+
+/* Wait for a save in the background, at most so long. OK: its step is durable, or there is none;
+   PENDING: it goes on; or why it failed: what cdp_ckpt_save() would have returned, the same on all
+   ranks. Local; a rank that does not call it learns the failure from its next collective call.
+   Without threads it is this call that writes. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *ckpt, uint32_t timeout_ms);
 
 /* Load a step (CDP_CKPT_LATEST: the newest complete one) into the items and blobs, in whatever
    layout they have now. `path` (NULL: the desc's): a folder of steps, or one step, or files of
@@ -788,6 +844,7 @@ CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t place, 
 
 typedef struct cdp__ck_entry {
     uint64_t name;            /* byte of `text` */
+    uint64_t begin, layout;   /* while saving, bytes of `text`: begin of file names; 0: no layout */
     uint64_t at, bytes;       /* in the file */
     uint64_t first_sum, sums; /* of `sums`; 0: the files have none */
     uint64_t shape[CDP_TENSOR_DIMS];
@@ -1238,28 +1295,32 @@ CDP__PRIVATE void cdp__ck_hex(cdp__text *t, uint64_t v) {
         cdp__text_char(t, "0123456789abcdef"[v >> (shift - 4) & 15]);
 }
 
-/* How a tensor was cut, for people. */
-CDP__PRIVATE void cdp__ck_write_layout(cdp__text *t, const cdp_layout *l) {
+/* How a tensor was cut, for people: kept as text, because the program may change its items while
+   they are written. */
+CDP__PRIVATE bool cdp__ck_keep_layout(cdp__ck_table *t, cdp__ck_entry *e, const cdp_layout *l) {
     const cdp_mesh_desc *const m = l->mesh ? cdp_mesh_desc_of(l->mesh) : NULL;
-    char places[256];
+    char places[256], all[256 + 16 * CDP_MESH_DIMS];
+    cdp__text text = cdp__text_of(all, sizeof all);
     uint32_t d;
-    if (!m) return;
+    if (!m) return true;
     (void)cdp_layout_text(l, places, sizeof places);
-    cdp__text_add(t, ",\"layout\":\"%s on ", places);
+    cdp__text_add(&text, "%s on ", places);
     for (d = 0; d < m->ndim; ++d)
-        cdp__text_add(t, d ? "x%u" : "%u", (unsigned)m->shape[d]);
-    cdp__text_char(t, '"');
+        cdp__text_add(&text, d ? "x%u" : "%u", (unsigned)m->shape[d]);
+    (void)cdp__text_end(&text);
+    e->layout = cdp__ck_text(t, all, strlen(all));
+    return e->layout != UINT64_MAX;
 }
 
 CDP__PRIVATE void cdp__ck_write_entry(
-    cdp__text *t, const cdp__ck_table *table, const cdp__ck_entry *e, const cdp_item *items) {
+    cdp__text *t, const cdp__ck_table *table, const cdp__ck_entry *e) {
     uint64_t i;
     cdp__text_add(t, "{\"name\":");
     cdp__json_string(t, cdp__ck_name(table, e));
     cdp__text_char(t, ',');
     cdp__ck_write_type(t, e);
     cdp__text_add(t, ",\"file\":%u,\"offset\":%llu", (unsigned)e->file, (unsigned long long)e->at);
-    if (!e->blob) cdp__ck_write_layout(t, &items[e->item].tensor.layout);
+    if (e->layout) cdp__text_add(t, ",\"layout\":\"%s\"", table->text + e->layout);
     cdp__text_add(t, ",\"sums\":\"");
     for (i = 0; i < e->sums; ++i)
         cdp__ck_hex(t, table->sums[e->first_sum + i]);
@@ -1267,8 +1328,7 @@ CDP__PRIVATE void cdp__ck_write_entry(
 }
 
 /* Writes everything but the sum at the end. */
-CDP__PRIVATE void cdp__ck_write_body(
-    cdp__text *t, const cdp__ck_table *table, const cdp_item *items) {
+CDP__PRIVATE void cdp__ck_write_body(cdp__text *t, const cdp__ck_table *table) {
     uint64_t i, blobs;
     cdp__text_add(t, "{\"format\":\"" CDP__CK_FORMAT "\",\"step\":%llu,\"slab_bytes\":%llu",
         (unsigned long long)table->step, (unsigned long long)table->slab);
@@ -1285,7 +1345,7 @@ CDP__PRIVATE void cdp__ck_write_body(
             if (table->entries[i].blob != (blobs != 0)) continue;
             cdp__text_add(t, first ? "\n" : ",\n");
             first = false;
-            cdp__ck_write_entry(t, table, &table->entries[i], items);
+            cdp__ck_write_entry(t, table, &table->entries[i]);
         }
     }
     cdp__text_add(t, "]\n");
@@ -1495,10 +1555,12 @@ CDP__PRIVATE cdp_status cdp__ck_item_check(const cdp_item *i, uint32_t index) {
 }
 
 /* Adds an item to the table, without a place. */
-CDP__PRIVATE bool cdp__ck_plan_item(cdp__ck_table *t, const cdp_item *i, uint32_t index) {
+CDP__PRIVATE bool cdp__ck_plan_item(
+    cdp__ck_table *t, const cdp_item *i, uint32_t index, uint64_t begin) {
     cdp__ck_entry e;
     const uint64_t *shape;
     memset(&e, 0, sizeof e);
+    e.begin = begin;
     e.ndim = cdp__ck_item_shape(i, &shape);
     memcpy(e.shape, shape, e.ndim * sizeof *shape);
     e.dtype = cdp__ck_item_dtype(i);
@@ -1538,8 +1600,9 @@ CDP__PRIVATE bool cdp__ck_plan_names(cdp__ck_table *t, uint64_t first, const cha
 CDP__PRIVATE bool cdp__ck_plan_group(
     cdp__ck_table *t, const cdp_ckpt_desc *d, uint32_t like, uint64_t file_bytes) {
     const char *const begin = cdp__ck_item_file(&d->items[like]);
-    const uint64_t first = t->file_count;
+    const uint64_t first = t->file_count, text = cdp__ck_text(t, begin, strlen(begin));
     uint64_t size, used = 0;
+    if (text == UINT64_MAX) return false;
     for (size = 8; size; size /= 2) {
         uint32_t i;
         for (i = like; i < d->item_count; ++i) {
@@ -1548,7 +1611,7 @@ CDP__PRIVATE bool cdp__ck_plan_group(
             if (cdp__dtype_row_of(cdp__ck_item_dtype(item))->bytes != size
                 || strcmp(cdp__ck_item_file(item), begin) != 0)
                 continue;
-            if (!cdp__ck_plan_item(t, item, i)) return false;
+            if (!cdp__ck_plan_item(t, item, i, text)) return false;
             e = &t->entries[t->count - 1];
             if (t->file_count == first
                 || (used && e->bytes > file_bytes - cdp__min(used, file_bytes))) {
@@ -1891,15 +1954,24 @@ CDP__PRIVATE int32_t cdp__ck_remove_step(
     return err ? err : cdp__ck_sync_folder(d, path);
 }
 
+/* Removes a rest of an earlier save; it may be gone already. */
+CDP__PRIVATE cdp_status cdp__ck_remove_rest(
+    const cdp__ck_disk *d, const char *path, const char *name) {
+    const int32_t err = cdp__ck_remove_step(d, path, name);
+    if (!err || err == ENOENT) return CDP_OK;
+    return cdp_error_set(CDP_ERR_IO, -1, err,
+        "cdp_ckpt_save: cannot remove %s/%s, which an earlier save left: it is no checkpoint; make "
+        "it and what is in it removable, or move it away",
+        path, name);
+}
+
 /* Removes what earlier saves did not finish. */
-CDP__PRIVATE int32_t cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const char *path) {
+CDP__PRIVATE cdp_status cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const char *path) {
     cdp__ck_listing l;
     int32_t err;
-    while ((err = cdp__ck_list(d, path, 0, &l)) == 0 && l.left) {
-        err = cdp__ck_remove_step(d, path, l.leftover);
-        if (err) break;
-    }
-    return err;
+    while ((err = cdp__ck_list(d, path, 0, &l)) == 0 && l.left)
+        if (cdp__ck_remove_rest(d, path, l.leftover) != CDP_OK) return cdp_last_error()->status;
+    return err ? cdp__ck_io(err, "cannot list", path) : CDP_OK;
 }
 
 /* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. */
@@ -1955,31 +2027,36 @@ typedef struct cdp__ck_word {
     char text[CDP_ERROR_TEXT];
 } cdp__ck_word;
 
-/* Makes the error of rank `from` that of all ranks. */
-CDP__PRIVATE cdp_status cdp__ck_take(cdp_group *g, uint32_t from) {
-    const bool own = cdp_rank(g) == from;
-    cdp__ck_word w;
-    cdp_status st;
-    int32_t status, err;
-    memset(&w, 0, sizeof w);
-    if (own) {
-        const cdp_error *const e = cdp_last_error();
-        cdp__text t = cdp__text_of(w.text, sizeof w.text);
-        cdp__put_u32(w.status, (uint32_t)(int32_t)e->status);
-        cdp__put_u32(w.sys_errno, (uint32_t)e->sys_errno);
-        if (cdp_size(g) > 1) cdp__text_add(&t, "rank %u: ", (unsigned)from);
-        cdp__text_add(&t, "%s", e->text);
-        (void)cdp__text_end(&t);
-    }
-    st = cdp_size(g) > 1 ? cdp_broadcast(g, &w, sizeof w, CDP_DTYPE_U8, from) : CDP_OK;
-    if (st != CDP_OK) return st;
-    status = (int32_t)cdp__get_u32(w.status);
-    err = (int32_t)cdp__get_u32(w.sys_errno);
-    w.text[sizeof w.text - 1] = 0;
+/* Writes the error of this rank down for the others. */
+CDP__PRIVATE void cdp__ck_word_fill(cdp__ck_word *w, cdp_group *g, const cdp_error *e) {
+    cdp__text t = cdp__text_of(w->text, sizeof w->text);
+    memset(w, 0, sizeof *w);
+    cdp__put_u32(w->status, (uint32_t)(int32_t)e->status);
+    cdp__put_u32(w->sys_errno, (uint32_t)e->sys_errno);
+    if (cdp_size(g) > 1) cdp__text_add(&t, "rank %u: ", (unsigned)cdp_rank(g));
+    cdp__text_add(&t, "%s", e->text);
+    (void)cdp__text_end(&t);
+}
+
+/* Makes what rank `from` wrote down the error of this rank. */
+CDP__PRIVATE cdp_status cdp__ck_word_take(cdp__ck_word *w, cdp_group *g, uint32_t from) {
+    int32_t status = (int32_t)cdp__get_u32(w->status);
+    const int32_t err = (int32_t)cdp__get_u32(w->sys_errno);
+    w->text[sizeof w->text - 1] = 0;
     if (status >= 0) status = CDP_ERR_INTERNAL;
-    (void)cdp_error_set((cdp_status)status, (int32_t)cdp_world_rank_of(g, from), 0, "%s", w.text);
+    (void)cdp_error_set((cdp_status)status, (int32_t)cdp_world_rank_of(g, from), 0, "%s", w->text);
     cdp__error_slot()->sys_errno = err;
     return (cdp_status)status;
+}
+
+/* Makes the error of rank `from` that of all ranks. */
+CDP__PRIVATE cdp_status cdp__ck_take(cdp_group *g, uint32_t from) {
+    cdp__ck_word w;
+    cdp_status st;
+    memset(&w, 0, sizeof w);
+    if (cdp_rank(g) == from) cdp__ck_word_fill(&w, g, cdp_last_error());
+    st = cdp_size(g) > 1 ? cdp_broadcast(g, &w, sizeof w, CDP_DTYPE_U8, from) : CDP_OK;
+    return st == CDP_OK ? cdp__ck_word_take(&w, g, from) : st;
 }
 
 /* Every rank brings its status, and if that is a failure, its last error. The failure of the
@@ -2003,12 +2080,20 @@ CDP__PRIVATE cdp_status cdp__ck_verdict(cdp_group *g, cdp_status mine) {
 
 /* Knows: the desc. Promises: what it refuses has no effect. */
 
+typedef struct cdp__ck_progress {
+    uint64_t done, total; /* bytes */
+} cdp__ck_progress;
+
 struct cdp_ckpt {
     cdp_ckpt_desc desc;
     char path[CDP__CK_PATH_MAX + 1];
     cdp__ck_disk disk;
     cdp_ckpt_info info;
-    uint64_t done, total; /* bytes, for progress */
+    cdp__ck_progress progress;
+    struct cdp__ck_save *saving; /* in the background */
+    bool asynced;                /* it was, once: the same on all ranks */
+    void *stage;                 /* copies of what is being written; kept for the next save */
+    uint64_t stage_room;
     cdp__ck_weights weights;
 };
 
@@ -2057,8 +2142,9 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     return CDP_OK;
 }
 
-CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
-    if (c) cdp__free(cdp_group_desc_of(c->desc.group)->os, c);
+CDP__PRIVATE void cdp__ck_progressed(const cdp_ckpt_desc *d, cdp__ck_progress *p, uint64_t bytes) {
+    p->done += bytes;
+    if (d->progress) d->progress(d->user, p->done, p->total);
 }
 
 CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *c) {
@@ -2248,20 +2334,69 @@ CDP__PRIVATE cdp_status cdp__ck_memory_check(const cdp_ckpt *c) {
 
 /* ---- >>checkpoint/save: a checkpoint on its way to disk -------------------------------------- */
 
-/* Knows: the order in which files, names and folders become durable. Promises: a step exists from
-   the rename of its folder on, and never before all of it is on disk; existing steps are not
-   touched; an error is the same on all ranks. */
+/* Knows: what a save is, and what rank 0 does for it: blobs, folders, and the order in which files,
+   names and folders become durable. Promises: a step exists from the rename of its folder on, and
+   never before all of it is on disk; existing steps are not touched. */
 
+/* What this rank writes of an entry: a range of its memory, or of a copy. */
+typedef struct cdp__ck_share {
+    cdp__ck_piece p;
+    const uint8_t *at; /* of element `first` of the memory of this rank */
+    uint64_t first;
+    bool copied;
+} cdp__ck_share;
+
+/* States of a save; each is left by one step. */
+typedef enum cdp__ck_phase {
+    CDP__CK_DO_BEGIN,  /* rank 0 makes the files */
+    CDP__CK_DO_NAME,   /* the others learn the name of the folder */
+    CDP__CK_DO_WRITE,  /* all ranks write and sync their shares */
+    CDP__CK_DO_SUMS,   /* sums of all ranks are added */
+    CDP__CK_DO_COMMIT, /* rank 0 makes the step durable */
+    CDP__CK_DO_SWEEP,  /* and removes older ones */
+    CDP__CK_DO_VOTED,  /* all ranks know whether one of them failed */
+    CDP__CK_DO_TOLD,   /* and why */
+    CDP__CK_DO_UNDO,   /* after a failure */
+    CDP__CK_DO_ENDED
+} cdp__ck_phase;
+
+/* A save. What it needs of the program's items is copied at the call; a thread may go on with the
+   rest. `lock` guards the place of the writer, the places of shares, and `ended`. */
 typedef struct cdp__ck_save {
-    cdp_ckpt *c;
-    cdp__ck_disk *d;
+    cdp_ckpt *c;      /* what does not change after its creation */
+    cdp_group *group; /* that of the cdp_ckpt; in the background one of its own */
+    cdp__ck_disk disk;
     cdp__ck_table t;
+    cdp__ck_share *shares;
+    cdp_ckpt_info info;
+    cdp__ck_progress progress;
     uint64_t step, id;
-    uint64_t tensor_files, tensor_sums;  /* of the table; blobs follow, on rank 0 alone */
-    char name[64], folder[CDP__CK_PATH]; /* of the step; where it is written */
-    uint8_t *blobs;                      /* rank 0: bytes of all blobs */
+    uint64_t tensor_count, tensor_files, tensor_sums; /* blobs follow, on rank 0 alone */
+    char name[64], folder[CDP__CK_PATH];              /* of the step; where it is written */
+    uint8_t *blobs;                                   /* rank 0: bytes of all blobs */
     uint64_t blob_bytes, blob_room;
-    int32_t lock; /* descriptor */
+    int32_t lock_file; /* descriptor */
+
+    cdp__ck_phase phase, next; /* next: after a vote that found no failure */
+    cdp_work work;             /* an operation in flight, if `flying` */
+    bool flying;
+    uint32_t failed, first; /* this rank if it failed, and the lowest one that did; UINT32_MAX */
+    cdp__ck_word word;
+    cdp_status status; /* how it ended, and why */
+    cdp_error error;
+
+    cdp_lock lock;
+    void *cond, *thread;
+    bool ended, busy, live;         /* busy: a chunk is being written, `live`: from no copy */
+    uint64_t entry, place, claimed; /* the next chunk; an entry that is being copied */
+    uint64_t rest;                  /* bytes that no chunk took yet */
+    int32_t file;                   /* descriptor that is written, of file `file_index` */
+    uint32_t file_index;
+    uint64_t began_ns; /* writing */
+
+    /* copied: what was left; staged: the program may change its memory. These are of its thread */
+    bool copied, staged;
+    uint64_t stage_bytes, stall_ns;
 } cdp__ck_save;
 
 /* ---- blobs: rank 0 writes them ---- */
@@ -2358,14 +2493,15 @@ CDP__PRIVATE cdp_status cdp__ck_blobs(cdp__ck_save *s) {
 
 /* A second job that saves into the folder would remove what this one writes. */
 CDP__PRIVATE cdp_status cdp__ck_lock(cdp__ck_save *s) {
-    const cdp_os_files *const f = &s->d->os->files;
+    const cdp_os_files *const f = &s->disk.os->files;
     char path[CDP__CK_PATH];
     int32_t err;
     cdp__ck_path(path, s->c->path, "lock");
-    err = cdp__ck_open_file(s->d, path, CDP_FILE_WRITE | CDP_FILE_CREATE, &s->lock);
+    err = cdp__ck_open_file(&s->disk, path, CDP_FILE_WRITE | CDP_FILE_CREATE, &s->lock_file);
     if (err) return cdp__ck_io(err, "cannot create", path);
     /* a file system without locks protects nobody, and is no reason not to save */
-    if (!f->lock_file || f->lock_file(s->d->os->user, s->lock, CDP_FILE_LOCK_ALONE) != -EAGAIN)
+    if (!f->lock_file
+        || f->lock_file(s->disk.os->user, s->lock_file, CDP_FILE_LOCK_ALONE) != -EAGAIN)
         return CDP_OK;
     return cdp_error_set(CDP_ERR_BUSY, -1, 0,
         "cdp_ckpt_save: another job saves into %s now; give each job a folder of its own",
@@ -2374,8 +2510,8 @@ CDP__PRIVATE cdp_status cdp__ck_lock(cdp__ck_save *s) {
 
 CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
     int32_t err = 0;
-    cdp__ck_close_file(s->d, s->lock, &err);
-    s->lock = -1;
+    cdp__ck_close_file(&s->disk, s->lock_file, &err);
+    s->lock_file = -1;
 }
 
 /* Creates a file with its header and its final length. */
@@ -2387,23 +2523,22 @@ CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
     if (!header) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a header");
     cdp__ck_fill_header(&s->t, file, header, f->data_at);
     cdp__ck_path(path, s->folder, s->t.text + f->name);
-    err = cdp__ck_write_file(s->d, path, header, f->data_at, f->bytes);
+    err = cdp__ck_write_file(&s->disk, path, header, f->data_at, f->bytes);
     cdp__free(s->t.os, header);
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* The index of the files whose names begin like those of item `first`, as Hugging Face has it. */
-CDP__PRIVATE void cdp__ck_write_index(cdp__text *t, const cdp__ck_save *s, uint32_t first) {
+/* The index of the files whose names begin with this text, as Hugging Face has it. */
+CDP__PRIVATE void cdp__ck_write_index(cdp__text *t, const cdp__ck_save *s, uint64_t begin) {
     uint64_t total = 0, i;
     bool comma = false;
     for (i = 0; i < s->t.count; ++i)
-        if (!s->t.entries[i].blob && cdp__ck_plan_first(&s->c->desc, s->t.entries[i].item) == first)
-            total += s->t.entries[i].bytes;
+        if (!s->t.entries[i].blob && s->t.entries[i].begin == begin) total += s->t.entries[i].bytes;
     cdp__text_add(
         t, "{\"metadata\":{\"total_size\":%llu},\n\"weight_map\":{", (unsigned long long)total);
     for (i = 0; i < s->t.count; ++i) {
         const cdp__ck_entry *const e = &s->t.entries[i];
-        if (e->blob || cdp__ck_plan_first(&s->c->desc, e->item) != first) continue;
+        if (e->blob || e->begin != begin) continue;
         cdp__text_add(t, comma ? ",\n" : "\n");
         comma = true;
         cdp__json_string(t, cdp__ck_name(&s->t, e));
@@ -2413,18 +2548,18 @@ CDP__PRIVATE void cdp__ck_write_index(cdp__text *t, const cdp__ck_save *s, uint3
     cdp__text_add(t, "}}\n");
 }
 
-CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint32_t first) {
+CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint64_t begin) {
     cdp__text t = cdp__text_of(NULL, 0);
     char path[CDP__CK_PATH], *memory;
     int32_t err;
-    cdp__ck_write_index(&t, s, first);
+    cdp__ck_write_index(&t, s, begin);
     memory = (char *)cdp__alloc(s->t.os, t.used + 1);
     if (!memory) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for an index");
     t = cdp__text_of(memory, t.used + 1);
-    cdp__ck_write_index(&t, s, first);
-    (void)cdp__format(path, sizeof path, "%s/%s.safetensors.index.json", s->folder,
-        cdp__ck_item_file(&s->c->desc.items[first]));
-    err = cdp__ck_write_file(s->d, path, memory, t.used, t.used);
+    cdp__ck_write_index(&t, s, begin);
+    (void)cdp__format(
+        path, sizeof path, "%s/%s.safetensors.index.json", s->folder, s->t.text + begin);
+    err = cdp__ck_write_file(&s->disk, path, memory, t.used, t.used);
     cdp__free(s->t.os, memory);
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
@@ -2432,7 +2567,7 @@ CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint32_t first) {
 /* Makes the folder of the job. Its own name is synced each time: an earlier save may have made it
    and ended before that. */
 CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
-    const int32_t r = s->d->os->files.make_folder(s->d->os->user, s->c->path);
+    const int32_t r = s->disk.os->files.make_folder(s->disk.os->user, s->c->path);
     char parent[CDP__CK_PATH_MAX + 1];
     uint64_t n = strlen(s->c->path);
     int32_t err;
@@ -2443,14 +2578,14 @@ CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     while (n && parent[n - 1] != '/')
         --n;
     parent[n] = 0;
-    err = cdp__ck_sync_folder(s->d, n ? parent : ".");
+    err = cdp__ck_sync_folder(&s->disk, n ? parent : ".");
     if (err == EACCES && r < 0) err = 0; /* it is not ours, and neither is its name */
     return err ? cdp__ck_io(err, "cannot sync the folder above", s->c->path) : CDP_OK;
 }
 
 /* C1: the folder with the name that it has until it is complete, and the files. */
 CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
-    const cdp_os_files *const f = &s->d->os->files;
+    const cdp_os_files *const f = &s->disk.os->files;
     char path[CDP__CK_PATH];
     cdp_status st;
     int32_t r;
@@ -2458,95 +2593,25 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     st = cdp__ck_make_path(s);
     if (st == CDP_OK) st = cdp__ck_lock(s);
     if (st != CDP_OK) return st;
-    if (cdp__ck_complete(s->d, s->c->path, s->step, &r) || r == EBADMSG)
+    if (cdp__ck_complete(&s->disk, s->c->path, s->step, &r) || r == EBADMSG)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
-    r = cdp__ck_remove_step(s->d, s->c->path, s->name); /* what is left of one that was removed */
-    if (!r || r == ENOENT) r = cdp__ck_sweep_leftovers(s->d, s->c->path);
-    if (r) return cdp__ck_io(r, "cannot remove what an earlier save left in", s->c->path);
-    if (s->d->os->random(s->d->os->user, &s->id, sizeof s->id) != CDP_OK)
+    st = cdp__ck_remove_rest(&s->disk, s->c->path, s->name); /* of a step that was removed */
+    if (st == CDP_OK) st = cdp__ck_sweep_leftovers(&s->disk, s->c->path);
+    if (st != CDP_OK) return st;
+    if (s->disk.os->random(s->disk.os->user, &s->id, sizeof s->id) != CDP_OK)
         return cdp_error_set(CDP_ERR_IO, -1, 0, "cdp_ckpt_save: there are no random numbers");
     (void)cdp__format(
         path, sizeof path, "%s/%s.tmp-%llx", s->c->path, s->name, (unsigned long long)s->id);
     memcpy(s->folder, path, sizeof path);
-    r = f->make_folder(s->d->os->user, path);
+    r = f->make_folder(s->disk.os->user, path);
     if (r < 0) return cdp__ck_io(-r, "cannot make the folder", path);
     for (i = 0; st == CDP_OK && i < s->t.file_count; ++i)
         st = cdp__ck_begin_file(s, i);
-    for (i = 0; st == CDP_OK && i < s->c->desc.item_count; ++i)
-        if (cdp__ck_plan_first(&s->c->desc, i) == i) st = cdp__ck_index_file(s, i);
-    return st;
-}
-
-/* ---- all ranks: bytes ---- */
-
-CDP__PRIVATE void cdp__ck_progress(cdp_ckpt *c, uint64_t bytes) {
-    c->done += bytes;
-    if (c->desc.progress) c->desc.progress(c->desc.user, c->done, c->total);
-}
-
-/* Writes and sums the share of this rank of one entry. */
-CDP__PRIVATE int32_t cdp__ck_write_share(
-    cdp__ck_save *s, const cdp__ck_entry *e, const cdp__ck_piece *p, int32_t fd) {
-    const uint8_t *const data = (const uint8_t *)s->c->desc.items[e->item].tensor.data;
-    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
-    uint64_t place = p->first;
-    while (place < p->last) {
-        const cdp__ck_run r = cdp__ck_run_at(p, place, cdp__min(p->last, place + most));
-        const uint8_t *const from = data + r.place * elem;
-        const int32_t err = cdp__ck_write(s->d, fd, e->at + r.at * elem, from, r.count * elem);
-        if (err) return err;
-        cdp__ck_sum_slabs(&s->c->weights, from, elem, r.at, r.count,
-            cdp__ck_slab_elements(&s->t, e), s->t.sums + e->first_sum);
-        s->c->info.bytes_written += r.count * elem;
-        cdp__ck_progress(s->c, r.count * elem);
-        place += r.count;
-    }
-    return 0;
-}
-
-/* C2, C3: one file. */
-CDP__PRIVATE cdp_status cdp__ck_write_tensors(cdp__ck_save *s, uint32_t file, uint64_t *sync_ns) {
-    const cdp_ckpt_desc *const d = &s->c->desc;
-    const cdp_os *const os = s->d->os;
-    char path[CDP__CK_PATH];
-    int32_t fd = -1, err = 0;
-    uint64_t i, began;
-    cdp__ck_path(path, s->folder, s->t.text + s->t.files[file].name);
-    for (i = 0; !err && i < s->t.count; ++i) {
-        const cdp__ck_entry *const e = &s->t.entries[i];
-        cdp__ck_piece p;
-        if (e->file != file || e->blob) continue;
-        p = cdp__ck_piece_of(
-            &d->items[e->item].tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
-        if (p.first == p.last) continue;
-        if (fd < 0) err = cdp__ck_open_file(s->d, path, CDP_FILE_WRITE, &fd);
-        if (err == ENOENT)
-            return cdp_error_set(CDP_ERR_IO, -1, err,
-                "cdp_ckpt_save: rank 0 has made %s, and this rank does not see it: all ranks must "
-                "share the path",
-                path);
-        if (!err) err = cdp__ck_write_share(s, e, &p, fd);
-    }
-    began = os->now_ns(os->user);
-    if (!err && fd >= 0) err = cdp__ck_sync(s->d, fd);
-    *sync_ns += os->now_ns(os->user) - began;
-    cdp__ck_close_file(s->d, fd, &err);
-    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
-}
-
-CDP__PRIVATE cdp_status cdp__ck_write_all(cdp__ck_save *s) {
-    const cdp_os *const os = s->d->os;
-    const uint64_t began = os->now_ns(os->user);
-    cdp_status st = CDP_OK;
-    uint32_t i;
-    if (cdp_rank(s->c->desc.group))
-        (void)cdp__format(s->folder, sizeof s->folder, "%s/%s.tmp-%llx", s->c->path, s->name,
-            (unsigned long long)s->id);
-    for (i = 0; st == CDP_OK && i < s->tensor_files; ++i)
-        st = cdp__ck_write_tensors(s, i, &s->c->info.sync_ns);
-    s->c->info.write_ns = os->now_ns(os->user) - began - s->c->info.sync_ns;
+    for (i = 0; st == CDP_OK && i < s->tensor_count; ++i) /* files with one begin are neighbours */
+        if (!i || s->t.entries[i].begin != s->t.entries[i - 1].begin)
+            st = cdp__ck_index_file(s, s->t.entries[i].begin);
     return st;
 }
 
@@ -2558,10 +2623,10 @@ CDP__PRIVATE cdp_status cdp__ck_write_blobs(cdp__ck_save *s) {
     int32_t fd, err;
     if (s->t.file_count == s->tensor_files) return CDP_OK;
     cdp__ck_path(path, s->folder, s->t.text + f->name);
-    err = cdp__ck_open_file(s->d, path, CDP_FILE_WRITE, &fd);
-    if (!err) err = cdp__ck_write(s->d, fd, f->data_at, s->blobs, s->blob_bytes);
-    if (!err) err = cdp__ck_sync(s->d, fd);
-    cdp__ck_close_file(s->d, fd, &err);
+    err = cdp__ck_open_file(&s->disk, path, CDP_FILE_WRITE, &fd);
+    if (!err) err = cdp__ck_write(&s->disk, fd, f->data_at, s->blobs, s->blob_bytes);
+    if (!err) err = cdp__ck_sync(&s->disk, fd);
+    cdp__ck_close_file(&s->disk, fd, &err);
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
@@ -2571,59 +2636,372 @@ CDP__PRIVATE cdp_status cdp__ck_write_description(cdp__ck_save *s) {
     uint64_t room, hash;
     char *memory;
     int32_t err;
-    cdp__ck_write_body(&t, &s->t, s->c->desc.items);
+    cdp__ck_write_body(&t, &s->t);
     room = t.used + 64;
     memory = (char *)cdp__alloc(s->t.os, room);
     if (!memory)
         return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for checkpoint.json");
     t = cdp__text_of(memory, room);
-    cdp__ck_write_body(&t, &s->t, s->c->desc.items);
+    cdp__ck_write_body(&t, &s->t);
     hash = cdp__hash(CDP__HASH_START, memory, t.used);
     cdp__text_add(&t, CDP__CK_CHECK);
     cdp__ck_hex(&t, hash);
     cdp__text_add(&t, "\"}\n");
-    err = cdp__ck_place_file(s->d, s->folder, CDP__CK_DESCRIPTION, memory, t.used);
+    err = cdp__ck_place_file(&s->disk, s->folder, CDP__CK_DESCRIPTION, memory, t.used);
     cdp__free(s->t.os, memory);
     return err ? cdp__ck_io(err, "cannot write checkpoint.json in", s->folder) : CDP_OK;
 }
 
 /* C9 to C14. */
 CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
-    const cdp_os_files *const f = &s->d->os->files;
+    const cdp_os_files *const f = &s->disk.os->files;
     char path[CDP__CK_PATH], latest[80];
     uint64_t length;
     int32_t err;
     cdp__ck_path(path, s->c->path, s->name);
-    err = -f->rename_file(s->d->os->user, s->folder, path);
+    err = -f->rename_file(s->disk.os->user, s->folder, path);
     if (err) return cdp__ck_io(err, "cannot rename the folder to", path);
-    err = cdp__ck_sync_folder(s->d, s->c->path);
+    err = cdp__ck_sync_folder(&s->disk, s->c->path);
     if (err) return cdp__ck_io(err, "cannot sync", s->c->path);
     length = cdp__format(latest, sizeof latest, "%s\n", s->name);
-    err = cdp__ck_place_file(s->d, s->c->path, "latest", latest, length);
+    err = cdp__ck_place_file(&s->disk, s->c->path, "latest", latest, length);
     return err ? cdp__ck_io(err, "cannot write latest in", s->c->path) : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
-    const cdp_os *const os = s->d->os;
+    const cdp_os *const os = s->disk.os;
     const uint64_t began = os->now_ns(os->user);
     cdp_status st = cdp__ck_write_blobs(s);
     if (st == CDP_OK) {
-        const int32_t err = cdp__ck_sync_folder(s->d, s->folder); /* C4 */
+        const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder); /* C4 */
         if (err) st = cdp__ck_io(err, "cannot sync", s->folder);
     }
     if (st == CDP_OK) st = cdp__ck_write_description(s);
     if (st == CDP_OK) st = cdp__ck_publish(s);
-    s->c->info.commit_ns = os->now_ns(os->user) - began;
+    s->info.commit_ns = os->now_ns(os->user) - began;
     return st;
 }
-
-/* ---- the call ---- */
 
 /* Removes what a failed save has written, as far as that works: the next one tries again. */
 CDP__PRIVATE void cdp__ck_undo(const cdp__ck_save *s) {
     const char *const name = strrchr(s->folder, '/');
-    if (s->folder[0] && name) (void)cdp__ck_remove_step(s->d, s->c->path, name + 1);
+    if (s->folder[0] && name) (void)cdp__ck_remove_step(&s->disk, s->c->path, name + 1);
 }
+
+/* ---- >>checkpoint/write: the bytes of this rank on their way to disk, or to a copy ----------- */
+
+/* Knows: shares of this rank and the place of the writer. Promises: each byte is written once, from
+   memory of the program that it may not change yet, or from the one copy; the writer goes on while
+   memory is copied. */
+
+#define CDP__CK_NOTHING UINT64_MAX /* no entry is claimed */
+
+/* Notes what this rank writes, while the program's layouts and pointers may be read. */
+CDP__PRIVATE bool cdp__ck_shares(cdp__ck_save *s) {
+    const cdp_ckpt_desc *const d = &s->c->desc;
+    uint64_t i;
+    s->shares = (cdp__ck_share *)cdp__alloc(s->t.os, s->t.count * sizeof *s->shares);
+    if (!s->shares) return false;
+    for (i = 0; i < s->t.count; ++i) {
+        cdp__ck_entry *const e = &s->t.entries[i];
+        cdp__ck_share *const h = &s->shares[i];
+        const cdp_layout *const l = &d->items[e->item].tensor.layout;
+        const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+        h->p = cdp__ck_piece_of(l, NULL, cdp_rank(d->group), cdp_size(d->group));
+        h->first = h->p.first;
+        h->copied = false;
+        h->at = (const uint8_t *)d->items[e->item].tensor.data;
+        if (h->at) h->at += h->first * elem;
+        s->rest += (h->p.last - h->p.first) * elem;
+        if (cdp_rank(d->group) == 0 && !cdp__ck_keep_layout(&s->t, e, l)) return false;
+    }
+    s->tensor_count = s->t.count;
+    s->place = s->tensor_count ? s->shares[0].p.first : 0;
+    s->progress.total = s->rest;
+    return true;
+}
+
+/* ---- the writer ---- */
+
+/* A stretch that is written with one call. */
+typedef struct cdp__ck_chunk {
+    const cdp__ck_entry *e;
+    cdp__ck_run run;
+    const uint8_t *from;
+} cdp__ck_chunk;
+
+CDP__PRIVATE void cdp__ck_signal(cdp__ck_save *s) {
+    if (s->cond) s->t.os->threads.cond_broadcast(s->t.os->user, s->cond);
+}
+
+/* Moves to the next entry of which something is left. False: there is none. */
+CDP__PRIVATE bool cdp__ck_forward(cdp__ck_save *s) {
+    while (s->entry < s->tensor_count && s->place == s->shares[s->entry].p.last)
+        if (++s->entry < s->tensor_count) s->place = s->shares[s->entry].p.first;
+    return s->entry < s->tensor_count;
+}
+
+/* Takes the next chunk. False: all are taken. */
+CDP__PRIVATE bool cdp__ck_next(cdp__ck_save *s, cdp__ck_chunk *k) {
+    const cdp__ck_share *h;
+    uint64_t elem;
+    bool left;
+    cdp__lock_take(&s->lock);
+    while ((left = cdp__ck_forward(s)) && s->entry == s->claimed) /* for as long as a copy takes */
+        s->t.os->threads.cond_wait(s->t.os->user, s->cond, s->lock.mutex, CDP__NEVER);
+    if (left) {
+        h = &s->shares[s->entry];
+        k->e = &s->t.entries[s->entry];
+        elem = cdp__dtype_row_of(k->e->dtype)->bytes;
+        k->run =
+            cdp__ck_run_at(&h->p, s->place, cdp__min(h->p.last, s->place + CDP__CK_AT_ONCE / elem));
+        k->from = h->at + (s->place - h->first) * elem;
+        s->busy = true;
+        s->live = !h->copied;
+        s->place += k->run.count;
+        s->rest -= k->run.count * elem;
+    }
+    cdp__lock_give(&s->lock);
+    return left;
+}
+
+/* The chunk is written; after a failure nothing is left to write, nor to copy. */
+CDP__PRIVATE void cdp__ck_written(cdp__ck_save *s, cdp_status st) {
+    cdp__lock_take(&s->lock);
+    s->busy = s->live = false;
+    if (st != CDP_OK) {
+        s->entry = s->tensor_count;
+        s->rest = 0;
+    }
+    cdp__ck_signal(s);
+    cdp__lock_give(&s->lock);
+}
+
+/* C3: syncs and closes the file that was written. */
+CDP__PRIVATE cdp_status cdp__ck_end_file(cdp__ck_save *s, bool sync) {
+    const cdp_os *const os = s->disk.os;
+    const uint64_t began = os->now_ns(os->user);
+    char path[CDP__CK_PATH];
+    int32_t err = 0;
+    if (s->file < 0) return CDP_OK;
+    if (sync) err = cdp__ck_sync(&s->disk, s->file);
+    s->info.sync_ns += os->now_ns(os->user) - began;
+    cdp__ck_close_file(&s->disk, s->file, &err);
+    s->file = -1;
+    cdp__ck_path(path, s->folder, s->t.text + s->t.files[s->file_index].name);
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
+}
+
+/* Makes the file of an entry the one that is written. */
+CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, const cdp__ck_entry *e) {
+    char path[CDP__CK_PATH];
+    int32_t err;
+    if (s->file >= 0 && s->file_index == e->file) return CDP_OK;
+    if (cdp__ck_end_file(s, true) != CDP_OK) return cdp_last_error()->status;
+    cdp__ck_path(path, s->folder, cdp__ck_file_name(&s->t, e));
+    s->file_index = e->file;
+    err = cdp__ck_open_file(&s->disk, path, CDP_FILE_WRITE, &s->file);
+    if (err == ENOENT)
+        return cdp_error_set(CDP_ERR_IO, -1, err,
+            "cdp_ckpt_save: rank 0 has made %s, and this rank does not see it: all ranks must "
+            "share the path",
+            path);
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__ck_write_chunk(cdp__ck_save *s, const cdp__ck_chunk *k) {
+    const uint64_t elem = cdp__dtype_row_of(k->e->dtype)->bytes, bytes = k->run.count * elem;
+    cdp_status st = cdp__ck_file_of(s, k->e);
+    if (st == CDP_OK) {
+        const int32_t err =
+            cdp__ck_write(&s->disk, s->file, k->e->at + k->run.at * elem, k->from, bytes);
+        if (err) {
+            char path[CDP__CK_PATH];
+            cdp__ck_path(path, s->folder, cdp__ck_file_name(&s->t, k->e));
+            st = cdp__ck_io(err, "cannot write", path);
+        }
+    }
+    if (st != CDP_OK) return st;
+    cdp__ck_sum_slabs(&s->c->weights, k->from, elem, k->run.at, k->run.count,
+        cdp__ck_slab_elements(&s->t, k->e), s->t.sums + k->e->first_sum);
+    s->info.bytes_written += bytes;
+    cdp__ck_progressed(&s->c->desc, &s->progress, bytes);
+    return CDP_OK;
+}
+
+/* C2, C3: writes one chunk of this rank. PENDING: there may be more. */
+CDP__PRIVATE cdp_status cdp__ck_write_some(cdp__ck_save *s) {
+    const cdp_os *const os = s->disk.os;
+    cdp__ck_chunk k;
+    cdp_status st;
+    if (!s->began_ns) s->began_ns = os->now_ns(os->user);
+    if (cdp__ck_next(s, &k)) {
+        st = cdp__ck_write_chunk(s, &k);
+        cdp__ck_written(s, st);
+        if (st == CDP_OK) return CDP_PENDING;
+        (void)cdp__ck_end_file(s, false);
+        return st;
+    }
+    st = cdp__ck_end_file(s, true);
+    s->info.write_ns = os->now_ns(os->user) - s->began_ns - s->info.sync_ns;
+    return st;
+}
+
+/* ---- copies ---- */
+
+/* Copies what no chunk took yet to `to`: the last entries first, because the writer goes on with
+   the first ones. The lock is held. Returns how many bytes. */
+CDP__PRIVATE uint64_t cdp__ck_copy_shares(cdp__ck_save *s, uint8_t *to) {
+    uint64_t used = 0, k;
+    for (k = s->tensor_count; k > s->entry;) {
+        cdp__ck_share *const h = &s->shares[--k];
+        const uint64_t elem = cdp__dtype_row_of(s->t.entries[k].dtype)->bytes;
+        const uint64_t first = k == s->entry ? s->place : h->p.first;
+        const uint64_t bytes = (h->p.last - first) * elem;
+        if (!bytes || h->copied) continue;
+        s->claimed = k;
+        cdp__lock_give(&s->lock);
+        memcpy(to + used, h->at + (first - h->first) * elem, (size_t)bytes);
+        cdp__lock_take(&s->lock);
+        h->at = to + used;
+        h->first = first;
+        h->copied = true;
+        used += bytes;
+        s->claimed = CDP__CK_NOTHING;
+        cdp__ck_signal(s);
+    }
+    return used;
+}
+
+/* ---- >>checkpoint/run: a save as a machine that a call, a thread or frames drive ------------- */
+
+/* Knows: what follows what. Promises: a step does one thing and starts at most one operation of the
+   group; all ranks end with the same status and text, unless the group failed. */
+
+/* The group failed, or this rank could not start an operation. */
+CDP__PRIVATE void cdp__ck_give_up(cdp__ck_save *s, cdp_status st) {
+    s->status = st;
+    s->error = *cdp_last_error();
+    s->phase = CDP__CK_DO_UNDO;
+}
+
+CDP__PRIVATE void cdp__ck_flies(cdp__ck_save *s, cdp_status started, cdp__ck_phase then) {
+    s->flying = started == CDP_OK;
+    s->phase = then;
+    if (started != CDP_OK) cdp__ck_give_up(s, started);
+}
+
+/* All ranks bring their status; the save goes on with `next` if none of them failed. */
+CDP__PRIVATE void cdp__ck_vote(cdp__ck_save *s, cdp_status mine, cdp__ck_phase next) {
+    s->failed = mine == CDP_OK ? UINT32_MAX : cdp_rank(s->group);
+    if (mine != CDP_OK) cdp__ck_word_fill(&s->word, s->group, cdp_last_error());
+    s->next = next;
+    cdp__ck_flies(s,
+        cdp_allreduce_async(
+            s->group, &s->failed, &s->first, 1, CDP_DTYPE_U32, CDP_REDUCE_MIN, &s->work),
+        CDP__CK_DO_VOTED);
+}
+
+CDP__PRIVATE void cdp__ck_voted(cdp__ck_save *s) {
+    if (s->first == UINT32_MAX)
+        s->phase = s->next;
+    else
+        cdp__ck_flies(s,
+            cdp_broadcast_async(
+                s->group, &s->word, sizeof s->word, CDP_DTYPE_U8, s->first, &s->work),
+            CDP__CK_DO_TOLD);
+}
+
+CDP__PRIVATE void cdp__ck_add_sums(cdp__ck_save *s) {
+    s->phase = CDP__CK_DO_COMMIT;
+    if (s->tensor_sums)
+        cdp__ck_flies(s,
+            cdp_allreduce_async(
+                s->group, NULL, s->t.sums, s->tensor_sums, CDP_DTYPE_U64, CDP_REDUCE_SUM, &s->work),
+            CDP__CK_DO_COMMIT);
+}
+
+CDP__PRIVATE void cdp__ck_write_step(cdp__ck_save *s) {
+    cdp_status st;
+    if (cdp_rank(s->group) && !s->folder[0])
+        (void)cdp__format(s->folder, sizeof s->folder, "%s/%s.tmp-%llx", s->c->path, s->name,
+            (unsigned long long)s->id);
+    st = cdp__ck_write_some(s);
+    if (st != CDP_PENDING) cdp__ck_vote(s, st, CDP__CK_DO_SUMS);
+}
+
+/* After the last vote: older steps beyond `keep` go; what stays is removed after the next save. */
+CDP__PRIVATE void cdp__ck_end(cdp__ck_save *s, bool root) {
+    const cdp_ckpt_desc *const d = &s->c->desc;
+    (void)cdp__ck_end_file(s, false);
+    cdp__ck_written(s, CDP_ERR_STATE); /* nothing is left to copy */
+    if (root && s->status == CDP_OK && d->keep)
+        (void)cdp__ck_sweep_steps(&s->disk, s->c->path, s->step, d->keep, d->keep_every);
+    if (root && s->status != CDP_OK) cdp__ck_undo(s);
+    cdp__ck_unlock(s);
+    s->info.writes = s->disk.writes;
+    s->phase = CDP__CK_DO_ENDED;
+}
+
+CDP__PRIVATE void cdp__ck_step(cdp__ck_save *s) {
+    const bool root = cdp_rank(s->group) == 0;
+    switch (s->phase) {
+    case CDP__CK_DO_BEGIN:
+        cdp__ck_vote(s, root ? cdp__ck_begin(s) : CDP_OK, CDP__CK_DO_NAME);
+        break;
+    case CDP__CK_DO_NAME:
+        cdp__ck_flies(s, cdp_broadcast_async(s->group, &s->id, 1, CDP_DTYPE_U64, 0, &s->work),
+            CDP__CK_DO_WRITE);
+        break;
+    case CDP__CK_DO_WRITE: cdp__ck_write_step(s); break;
+    case CDP__CK_DO_SUMS: cdp__ck_add_sums(s); break;
+    case CDP__CK_DO_COMMIT:
+        cdp__ck_vote(s, root ? cdp__ck_commit(s) : CDP_OK, CDP__CK_DO_SWEEP);
+        break;
+    case CDP__CK_DO_VOTED: cdp__ck_voted(s); break;
+    case CDP__CK_DO_TOLD:
+        cdp__ck_give_up(s, cdp__ck_word_take(&s->word, s->group, s->first));
+        break;
+    case CDP__CK_DO_SWEEP:
+    case CDP__CK_DO_UNDO: cdp__ck_end(s, root); break;
+    case CDP__CK_DO_ENDED: break;
+    }
+}
+
+/* Waits for the operation in flight. False: the deadline passed. */
+CDP__PRIVATE bool cdp__ck_landed(cdp__ck_save *s, uint64_t deadline) {
+    const uint64_t now = s->t.os->now_ns(s->t.os->user);
+    cdp_status st;
+    if (deadline == CDP__NEVER)
+        st = cdp_work_wait(s->work);
+    else if (deadline <= now)
+        st = cdp_work_test(s->work);
+    else
+        st = cdp_work_wait_for(
+            s->work, (uint32_t)cdp__min((deadline - now) / CDP__MS + 1, CDP_NO_TIMEOUT - 1));
+    if (st == CDP_PENDING) return false;
+    s->flying = false;
+    if (st != CDP_OK) cdp__ck_give_up(s, st);
+    return true;
+}
+
+/* Goes on until the end (true) or the deadline; at least one step is done, if one can be. */
+CDP__PRIVATE bool cdp__ck_run_save(cdp__ck_save *s, uint64_t deadline) {
+    const cdp_os *const os = s->t.os;
+    do {
+        if (s->flying && !cdp__ck_landed(s, deadline)) return false;
+        cdp__ck_step(s);
+    } while (s->phase != CDP__CK_DO_ENDED
+        && (deadline == CDP__NEVER || os->now_ns(os->user) < deadline));
+    return s->phase == CDP__CK_DO_ENDED;
+}
+
+/* ---- >>checkpoint/background: saving: in the call, in a thread of its own, or in frames ------ */
+
+/* Knows: who drives a save, and when the program's memory is its own again. Promises: one save at a
+   time; how it ended reaches the program at the next call, on all ranks. */
+
+/* ---- before and after ---- */
 
 CDP__PRIVATE cdp_status cdp__ck_save_plan(cdp__ck_save *s) {
     cdp_ckpt *const c = s->c;
@@ -2634,70 +3012,270 @@ CDP__PRIVATE cdp_status cdp__ck_save_plan(cdp__ck_save *s) {
     st = cdp__ck_verdict(c->desc.group, st);
     if (st == CDP_OK) st = cdp__ck_agree(c, s->step, c->path);
     if (st == CDP_OK) st = cdp__ck_covered(c, &s->t);
-    s->tensor_files = c->info.files = s->t.file_count;
-    s->tensor_sums = s->t.sum_count;
-    s->t.step = c->info.step = s->step;
-    for (i = 0; st == CDP_OK && i < s->t.count; ++i) {
-        const cdp__ck_entry *const e = &s->t.entries[i];
-        const cdp__ck_piece p = cdp__ck_piece_of(&c->desc.items[e->item].tensor.layout, NULL,
-            cdp_rank(c->desc.group), cdp_size(c->desc.group));
-        c->info.total_bytes += e->bytes;
-        c->total += (p.last - p.first) * cdp__dtype_row_of(e->dtype)->bytes;
-    }
-    return st;
-}
-
-CDP__PRIVATE cdp_status cdp__ck_save_run(cdp__ck_save *s) {
-    cdp_group *const g = s->c->desc.group;
-    const bool root = cdp_rank(g) == 0;
-    cdp_status st = cdp__ck_save_plan(s);
     if (st != CDP_OK) return st;
-    st = cdp__ck_verdict(g, cdp__ck_blobs(s));
-    if (st == CDP_OK) st = cdp__ck_verdict(g, root ? cdp__ck_begin(s) : CDP_OK);
-    if (st == CDP_OK) st = cdp_broadcast(g, &s->id, 1, CDP_DTYPE_U64, 0);
-    if (st == CDP_OK) st = cdp__ck_verdict(g, cdp__ck_write_all(s));
-    if (st == CDP_OK && s->tensor_sums)
-        st = cdp_allreduce(g, NULL, s->t.sums, s->tensor_sums, CDP_DTYPE_U64, CDP_REDUCE_SUM);
-    if (st == CDP_OK) st = cdp__ck_verdict(g, root ? cdp__ck_commit(s) : CDP_OK);
-    if (root && st != CDP_OK) {
-        const cdp_error why = *cdp_last_error();
-        cdp__ck_undo(s);
-        *cdp__error_slot() = why;
-    }
-    if (root && st == CDP_OK && s->c->desc.keep) /* what stays is removed after the next save */
-        (void)cdp__ck_sweep_steps(
-            s->d, s->c->path, s->step, s->c->desc.keep, s->c->desc.keep_every);
+    s->tensor_files = s->info.files = s->t.file_count;
+    s->tensor_sums = s->t.sum_count;
+    s->t.step = s->info.step = s->step;
+    for (i = 0; i < s->t.count; ++i)
+        s->info.total_bytes += s->t.entries[i].bytes;
+    if (!cdp__ck_shares(s)) st = cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
+    return cdp__ck_verdict(c->desc.group, st);
+}
+
+CDP__PRIVATE void cdp__ck_save_close(cdp__ck_save *s) {
+    const cdp_os *const os = s->t.os;
+    const cdp_error kept = *cdp_last_error();
+    if (s->thread) os->threads.join(os, s->thread);
+    if (s->group != s->c->desc.group) cdp_group_destroy(s->group);
+    if (s->cond) os->threads.cond_destroy(os, s->cond);
+    cdp__lock_close(&s->lock);
+    cdp__free(os, s->blobs);
+    cdp__free(os, s->shares);
+    cdp__ck_table_close(&s->t);
+    cdp__free(os, s);
+    *cdp__error_slot() = kept;
+}
+
+/* Ends a save that has ended, and says how. */
+CDP__PRIVATE cdp_status cdp__ck_save_end(cdp__ck_save *s) {
+    const cdp_status st = s->status;
+    s->info.stage_bytes = s->stage_bytes;
+    s->info.stall_ns = s->stall_ns;
+    s->c->info = s->info;
+    s->c->saving = NULL;
+    if (st != CDP_OK) *cdp__error_slot() = s->error;
+    cdp__ck_save_close(s);
     return st;
 }
 
-CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *c, uint64_t step) {
+CDP__PRIVATE void cdp__ck_thread(void *arg) {
+    cdp__ck_save *const s = (cdp__ck_save *)arg;
+    (void)cdp__ck_run_save(s, CDP__NEVER);
+    cdp__lock_take(&s->lock);
+    s->ended = true;
+    cdp__ck_signal(s);
+    cdp__lock_give(&s->lock);
+}
+
+/* True: it has ended. */
+CDP__PRIVATE bool cdp__ck_until(cdp__ck_save *s, uint64_t deadline) {
+    const cdp_os *const os = s->t.os;
+    bool ended;
+    if (!s->thread) return cdp__ck_run_save(s, deadline);
+    cdp__lock_take(&s->lock);
+    while (!s->ended && os->now_ns(os->user) < deadline)
+        os->threads.cond_wait(os->user, s->cond, s->lock.mutex, deadline);
+    ended = s->ended;
+    cdp__lock_give(&s->lock);
+    return ended;
+}
+
+/* Before any other call: how an earlier save ended, on all ranks. */
+CDP__PRIVATE cdp_status cdp__ck_enter(cdp_ckpt *c, const char *call) {
+    uint32_t runs, any = 0;
+    cdp_status st = CDP_OK;
+    if (!c->asynced) return CDP_OK;
+    runs = c->saving && !cdp__ck_until(c->saving, 0);
+    st = cdp_allreduce(c->desc.group, &runs, &any, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
+    if (st != CDP_OK) return st;
+    if (any)
+        return cdp_error_set(CDP_ERR_BUSY, -1, 0,
+            "%s: an earlier save is still being written; call cdp_ckpt_wait() before", call);
+    return cdp__ck_verdict(c->desc.group, c->saving ? cdp__ck_save_end(c->saving) : CDP_OK);
+}
+
+/* Plans a save and gathers blobs; *out is NULL after a failure. All ranks return the same. */
+CDP__PRIVATE cdp_status cdp__ck_save_open(
+    cdp_ckpt *c, uint64_t step, const char *call, cdp__ck_save **out) {
     cdp__ck_save *s;
     cdp_status st;
     const cdp_os *os;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_save", "ckpt");
+    *out = NULL;
+    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, call, "ckpt");
     if (step > (uint64_t)INT64_MAX / 32)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_ckpt_save: step %llu is too large",
-            (unsigned long long)step);
+        return cdp_error_set(
+            CDP_ERR_INVALID, -1, 0, "%s: step %llu is too large", call, (unsigned long long)step);
+    st = cdp__ck_enter(c, call);
+    if (st != CDP_OK) return st;
     os = cdp_group_desc_of(c->desc.group)->os;
     s = (cdp__ck_save *)cdp__alloc_zero(os, sizeof *s);
-    if (!s)
-        return cdp__ck_verdict(
-            c->desc.group, cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt_save: out of memory"));
-    memset(&c->info, 0, sizeof c->info);
-    c->done = c->total = c->disk.writes = 0;
+    st = s ? CDP_OK : cdp_error_set(CDP_ERR_NOMEM, -1, 0, "%s: out of memory", call);
+    if (st != CDP_OK) return cdp__ck_verdict(c->desc.group, st);
     s->c = c;
-    s->d = &c->disk;
+    s->group = c->desc.group;
+    s->disk = c->disk;
     s->step = step;
-    s->lock = -1;
+    s->lock_file = s->file = -1;
+    s->claimed = CDP__CK_NOTHING;
     cdp__ck_table_open(&s->t, os);
     cdp__ck_step_name(s->name, step);
-    st = cdp__ck_save_run(s);
-    c->info.writes = c->disk.writes;
-    cdp__ck_unlock(s);
-    cdp__free(os, s->blobs);
-    cdp__ck_table_close(&s->t);
-    cdp__free(os, s);
+    st = cdp__ck_save_plan(s);
+    if (st == CDP_OK) st = cdp__ck_verdict(c->desc.group, cdp__ck_blobs(s));
+    if (st == CDP_OK)
+        *out = s;
+    else
+        cdp__ck_save_close(s);
     return st;
+}
+
+/* ---- in the background ---- */
+
+/* What a save in the background has for itself. */
+CDP__PRIVATE cdp_status cdp__ck_apart(cdp__ck_save *s, bool threads) {
+    const cdp_ckpt_desc *const d = &s->c->desc;
+    const uint32_t n = cdp_size(d->group);
+    cdp_group *own = NULL;
+    uint32_t *const ranks = (uint32_t *)cdp__alloc(s->t.os, n * sizeof *ranks), r;
+    cdp_status st;
+    if (!ranks) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt_save_async: out of memory");
+    for (r = 0; r < n; ++r)
+        ranks[r] = r;
+    st = cdp_group_new(d->group, ranks, n, &own);
+    cdp__free(s->t.os, ranks);
+    if (st != CDP_OK) return st;
+    s->group = own;
+    if (!cdp__lock_open(&s->lock, s->t.os, threads)) st = CDP_ERR_NOMEM;
+    if (st == CDP_OK && threads) {
+        s->cond = s->t.os->threads.cond_create(s->t.os);
+        if (!s->cond) st = CDP_ERR_NOMEM;
+    }
+    return st == CDP_OK
+        ? st
+        : cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt_save_async: out of memory for a lock");
+}
+
+/* Waits until at most `most` bytes are neither written nor copied, or, with `live`, until no chunk
+   is being written from the program's memory. TIMEOUT: of the group. */
+CDP__PRIVATE cdp_status cdp__ck_stage_wait(cdp__ck_save *s, uint64_t most, bool live) {
+    const cdp_os *const os = s->t.os;
+    const uint32_t timeout = cdp_group_desc_of(s->c->desc.group)->timeout_ms;
+    const uint64_t deadline = cdp__deadline(os, timeout);
+    bool waits;
+    cdp__lock_take(&s->lock);
+    while ((waits = live ? s->live : s->rest > most) && os->now_ns(os->user) < deadline) {
+        if (s->thread)
+            os->threads.cond_wait(os->user, s->cond, s->lock.mutex, deadline);
+        else
+            (void)cdp__ck_run_save(s, 0);
+    }
+    cdp__lock_give(&s->lock);
+    if (!waits) return CDP_OK;
+    return cdp_error_set(CDP_ERR_TIMEOUT, -1, 0,
+        "cdp_ckpt_staged: %u ms were too short for what must be written first; set a longer "
+        "timeout of the group, or a larger stage_bytes",
+        (unsigned)timeout);
+}
+
+/* Makes room for copies of what is left; without it, waits until that is written. */
+CDP__PRIVATE cdp_status cdp__ck_stage_room(cdp__ck_save *s) {
+    cdp_ckpt *const c = s->c;
+    const uint64_t most = c->desc.stage_bytes ? c->desc.stage_bytes : UINT64_MAX;
+    uint64_t need;
+    cdp_status st = cdp__ck_stage_wait(s, most, false);
+    if (st != CDP_OK) return st;
+    cdp__lock_take(&s->lock);
+    need = s->rest;
+    cdp__lock_give(&s->lock);
+    if (need <= c->stage_room) return CDP_OK;
+    cdp__free(s->t.os, c->stage);
+    c->stage = cdp__alloc(s->t.os, need);
+    c->stage_room = c->stage ? need : 0;
+    return c->stage ? CDP_OK : cdp__ck_stage_wait(s, 0, false);
+}
+
+/* After OK the program may change its memory. */
+CDP__PRIVATE cdp_status cdp__ck_stage(cdp__ck_save *s) {
+    cdp_status st;
+    if (s->staged) return CDP_OK;
+    if (!s->copied) {
+        st = cdp__ck_stage_room(s);
+        if (st != CDP_OK) return st;
+        cdp__lock_take(&s->lock);
+        if (s->rest) s->stage_bytes = cdp__ck_copy_shares(s, (uint8_t *)s->c->stage);
+        cdp__lock_give(&s->lock);
+        s->copied = true;
+    }
+    st = cdp__ck_stage_wait(s, 0, true); /* a chunk of at most 8 MiB */
+    s->staged = st == CDP_OK;
+    return st;
+}
+
+/* ---- calls ---- */
+
+CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *c, uint64_t step) {
+    cdp__ck_save *s;
+    const cdp_status st = cdp__ck_save_open(c, step, "cdp_ckpt_save", &s);
+    if (st != CDP_OK) return st;
+    (void)cdp__ck_run_save(s, CDP__NEVER);
+    return cdp__ck_save_end(s);
+}
+
+CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
+    const cdp_os *os;
+    uint64_t began;
+    cdp__ck_save *s;
+    bool threads;
+    cdp_status st;
+    if (!c)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_save_async", "ckpt");
+    os = cdp_group_desc_of(c->desc.group)->os;
+    began = os->now_ns(os->user);
+    threads = os->threads.start && !cdp_group_desc_of(c->desc.group)->no_thread;
+    st = cdp__ck_save_open(c, step, "cdp_ckpt_save_async", &s);
+    if (st != CDP_OK) return st;
+    st = cdp__ck_verdict(c->desc.group, cdp__ck_apart(s, threads));
+    if (st != CDP_OK) {
+        cdp__ck_save_close(s);
+        return st;
+    }
+    c->asynced = true;
+    c->saving = s;
+    if (threads) s->thread = os->threads.start(os, cdp__ck_thread, s);
+    if (threads && !s->thread) /* without a thread it is written here; others wait meanwhile */
+        (void)cdp__ck_run_save(s, CDP__NEVER);
+    if (!c->desc.late) st = cdp__ck_stage(s);
+    s->stall_ns += os->now_ns(os->user) - began;
+    return st;
+}
+
+CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *c) {
+    const cdp_os *os;
+    uint64_t began;
+    cdp_status st;
+    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_staged", "ckpt");
+    if (!c->saving || c->saving->staged) return CDP_OK;
+    os = c->saving->t.os;
+    began = os->now_ns(os->user);
+    st = cdp__ck_stage(c->saving);
+    c->saving->stall_ns += os->now_ns(os->user) - began;
+    return st;
+}
+
+CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *c, uint32_t timeout_ms) {
+    const cdp_os *os;
+    uint64_t began;
+    bool ended;
+    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_wait", "ckpt");
+    if (!c->saving) return CDP_OK;
+    os = c->saving->t.os;
+    began = os->now_ns(os->user);
+    ended = cdp__ck_until(c->saving, cdp__deadline(os, timeout_ms));
+    c->saving->stall_ns += os->now_ns(os->user) - began;
+    return ended ? cdp__ck_save_end(c->saving) : CDP_PENDING;
+}
+
+CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
+    const cdp_os *os;
+    if (!c) return;
+    os = cdp_group_desc_of(c->desc.group)->os;
+    if (c->saving) {
+        const cdp_error kept = *cdp_last_error();
+        (void)cdp__ck_until(c->saving, CDP__NEVER);
+        (void)cdp__ck_save_end(c->saving);
+        *cdp__error_slot() = kept;
+    }
+    cdp__free(os, c->stage);
+    cdp__free(os, c);
 }
 
 /* ---- >>checkpoint/reader: a checkpoint as one process reads it ------------------------------- */
@@ -3210,7 +3788,7 @@ CDP__PRIVATE void cdp__ck_load_got(
     cdp__ck_load *const l = (cdp__ck_load *)user;
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
     const uint64_t slab = cdp__ck_slab_elements(&l->r->t, e);
-    cdp__ck_progress(l->c, (last - place) * elem);
+    cdp__ck_progressed(&l->c->desc, &l->c->progress, (last - place) * elem);
     if (!e->sums || l->c->desc.no_verify) return;
     while (place < last) {
         const uint64_t behind = place < p->last ? p->last : last;
@@ -3362,7 +3940,7 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
         const cdp__ck_entry *const e = &l->r->t.entries[k];
         if (e->item == UINT32_MAX) continue;
         c->info.total_bytes += e->bytes;
-        c->total +=
+        c->progress.total +=
             cdp__ck_piece_of(&c->desc.items[e->item].tensor.layout, NULL, cdp_rank(g), cdp_size(g))
                 .count
             * cdp__dtype_row_of(e->dtype)->bytes;
@@ -3385,9 +3963,10 @@ CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, u
     if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_load", "ckpt");
     memset(&l, 0, sizeof l);
     memset(&c->info, 0, sizeof c->info);
-    c->done = c->total = 0;
+    c->progress.done = c->progress.total = 0;
     l.c = c;
-    st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
+    st = cdp__ck_enter(c, "cdp_ckpt_load");
+    if (st == CDP_OK) st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
     why = *cdp_last_error();
     cdp__free(cdp_group_desc_of(c->desc.group)->os, l.shares);
     cdp_ckpt_close(l.r);

@@ -81,10 +81,10 @@ cdp_layout mesh dtype ndim shape place
 cdp_dtensor layout:cdp_layout data owned
 cdp_item name tensor:cdp_dtensor ndim shape file
 cdp_ckpt_blob name data bytes room per_rank
-cdp_ckpt_desc group path items item_count blobs blob_count file_bytes keep keep_every no_sync
-    no_verify partial os progress user
+cdp_ckpt_desc group path items item_count blobs blob_count file_bytes keep keep_every stage_bytes
+    late no_sync no_verify partial os progress user
 cdp_ckpt_info step bytes_written bytes_read total_bytes files writes reads write_ns sync_ns commit_ns
-    read_ns missing surplus
+    read_ns stage_bytes stall_ns missing surplus
 cdp_ckpt_entry name file dtype ndim shape bytes blob
 """
 

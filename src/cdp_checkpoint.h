@@ -51,6 +51,8 @@
         I want to...                                       call
         say what belongs to a checkpoint                   cdp_ckpt_create
         save a step                                        cdp_ckpt_save
+        go on training while files are written             cdp_ckpt_save_async, cdp_ckpt_wait
+        without a copy, if writing is fast enough          desc.late, cdp_ckpt_staged
         go on from the newest step                         cdp_ckpt_load, CDP_CKPT_LATEST
         load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
@@ -92,6 +94,24 @@
         save removes folders that were not finished. Tests cut the power at each of these calls in
         a model of a file system that loses and reorders what was not synced.
 
+    IN THE BACKGROUND
+        for (; step < end; ++step) {
+            forward_and_backward();
+            if (cdp_ckpt_staged(ckpt) != CDP_OK) break;         // with desc.late
+            optimizer_step();
+            if (step % 100 == 0 && cdp_ckpt_save_async(ckpt, step) != CDP_OK) break;
+        }
+        if (cdp_ckpt_wait(ckpt, CDP_NO_TIMEOUT) != CDP_OK) ...
+        cdp_ckpt_save_async() copies what this rank writes, at most once, and returns; a thread
+        writes, over a group of its own. With `late` it copies nothing: the thread writes from the
+        memory of the program during forward and backward, and cdp_ckpt_staged(), before the
+        optimizer changes that memory, copies what is left. A program that forgets this call saves
+        a mixture of two steps. One save at a time: the next one is refused (BUSY) until
+        cdp_ckpt_wait() has returned something else than PENDING. How it ended is the same on all
+        ranks, and is the result of cdp_ckpt_wait() or of the next collective call. Without threads
+        (no_thread of the group, or an os without them) cdp_ckpt_wait(ckpt, 0) in each frame writes
+        at most 8 MiB.
+
     SUMS
         Each 4 MiB of a tensor have a sum that is linear in the elements, so parts add up however
         the tensor is cut, and loading reads nothing twice. One changed element of up to 4 bytes
@@ -107,12 +127,15 @@
     THREADS
         A cdp_ckpt belongs to one thread at a time. Saving and loading are collective over the
         group and in the order of its other operations. They last as long as the slowest rank's
-        disk: the timeout of the group must be longer.
+        disk: the timeout of the group must be longer, also for what is written in the background.
+        There, cdp_os.files and desc.progress are called by the thread that writes.
 
     MEMORY
-        From the os of the group. A save copies no tensor. It needs about 250 bytes for each item, 8
-        bytes for each 4 MiB of all tensors, and on rank 0 the headers and all blobs; loading three
-        times the 8 bytes, and 1 MiB where runs are short.
+        From the os of the group. cdp_ckpt_save() copies no tensor; copies of cdp_ckpt_save_async()
+        take at most what this rank writes, or desc.stage_bytes, and that memory is kept for the
+        next one until cdp_ckpt_destroy(). A save needs about 550 bytes for each item, 8 bytes for
+        each 4 MiB of all tensors, and on rank 0 the headers and all blobs; loading three times the
+        8 bytes, and 1 MiB where runs are short.
 
     ERRORS
         All ranks return the same status and text, which names the rank that failed. After an error
@@ -120,7 +143,7 @@
 
     LIMITS
         names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
-        not here yet, and not promised: saving in the background; files of each rank alone, where no
+        not here yet, and not promised: files of each rank alone, where no
         path is shared; conversion of dtypes while loading; reading PyTorch's .distcp and .pt;
         object stores without rename; complex dtypes, which safetensors does not have; runs of
         columns shorter than 64 KiB are written one by one, which is slow: cut rows, or
@@ -179,6 +202,9 @@ extern "C" {
 #include "checkpoint/create.h"
 #include "checkpoint/agree.h"
 #include "checkpoint/save.h"
+#include "checkpoint/write.h"
+#include "checkpoint/run.h"
+#include "checkpoint/background.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/load.h"
 

@@ -32,13 +32,18 @@ typedef struct cdp_ckpt_desc {
     uint64_t file_bytes; /* a file takes tensors up to so many bytes, or one (default: 5 GB) */
     uint32_t keep;       /* how many of the newest steps stay (default: all) */
     uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
-    bool no_sync;        /* faster; a power cut may lose steps that were saved, older ones too */
-    bool no_verify;      /* load: do not compare sums, nor count who holds which element */
-    bool partial;        /* load: items and blobs that are missing in the files keep their values */
-    const cdp_os *os;    /* whose files are used; it must outlive the cdp_ckpt (default: the
+    uint64_t
+        stage_bytes;  /* cdp_ckpt_save_async: most memory for copies; a call that needs more waits
+                             until the rest is written (default: what this rank writes) */
+    bool late;        /* cdp_ckpt_save_async copies nothing: see there */
+    bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
+    bool no_verify;   /* load: do not compare sums, nor count who holds which element */
+    bool partial;     /* load: items and blobs that are missing in the files keep their values */
+    const cdp_os *os; /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
     /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
-       bytes of this rank that are done, of all that it will write or read. */
+       bytes of this rank that are done, of all that it will write or read. cdp_ckpt_save_async()
+       has a thread of its own, except in frames. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
 } cdp_ckpt_desc;
@@ -54,13 +59,15 @@ typedef struct cdp_ckpt_info {
     uint64_t files;                     /* with tensors */
     uint64_t writes, reads;             /* calls of the os */
     uint64_t write_ns, sync_ns, commit_ns, read_ns;
+    uint64_t stage_bytes, stall_ns; /* cdp_ckpt_save_async: bytes that were copied; how long its
+                                       call, cdp_ckpt_staged() and cdp_ckpt_wait() took together */
     uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
 } cdp_ckpt_info;
 
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
    without files that can be synced; a big-endian machine), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out);
-/* Local. NULL is allowed. */
+/* Local. Waits for a save in the background, whose result is lost. NULL is allowed. */
 CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
 
 /* Save all items and blobs as `step`, durably: after CDP_OK it survives crashes and power cuts.
@@ -73,6 +80,32 @@ CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
    job saves there), IO (rank, file and errno: disk full, read-only, a folder that another rank does
    not see), NOMEM, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *ckpt, uint64_t step);
+
+/* Like cdp_ckpt_save(), but files are written after the call has returned: by a thread, over a
+   group of its own, so that the program may communicate meanwhile; or, where the os has no threads
+   or the group has no_thread, in frames: cdp_ckpt_wait(ckpt, 0) then makes one step of at most 8
+   MiB. When it returns, the program may change items and blobs: what this rank writes was copied.
+   With `late` nothing was copied: the program leaves the memory of items alone until it has called
+   cdp_ckpt_staged(), for example before the optimizer writes; blobs were copied. Layouts,
+   pointers and blobs are read in the call alone. Returns OK when the save has begun. Collective; all
+   ranks return the same status and text, but for TIMEOUT. Errors: those of cdp_ckpt_save() up to
+   MISMATCH; how an earlier save ended, if cdp_ckpt_wait() has not said so: then nothing has begun;
+   BUSY (an earlier one is still being written); TIMEOUT as for cdp_ckpt_staged(); the group's
+   failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *ckpt, uint64_t step);
+
+/* With `late`: after OK the program may change the memory of items. Copies what is not written yet,
+   which is nothing if writing fits into a forward and a backward pass. Local; OK at once if there
+   is no save. A save that failed is no error here: cdp_ckpt_wait() and the next collective call say
+   so. Errors: TIMEOUT (there is less memory than stage_bytes or the copy needs, and the rest was not
+   written within the timeout of the group; call it again). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *ckpt);
+
+/* Wait for a save in the background, at most so long. OK: its step is durable, or there is none;
+   PENDING: it goes on; or why it failed: what cdp_ckpt_save() would have returned, the same on all
+   ranks. Local; a rank that does not call it learns the failure from its next collective call.
+   Without threads it is this call that writes. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *ckpt, uint32_t timeout_ms);
 
 /* Load a step (CDP_CKPT_LATEST: the newest complete one) into the items and blobs, in whatever
    layout they have now. `path` (NULL: the desc's): a folder of steps, or one step, or files of

@@ -19,12 +19,20 @@
 #include "plan.h"
 #include "disk.h"
 
+typedef struct cdp__ck_progress {
+    uint64_t done, total; /* bytes */
+} cdp__ck_progress;
+
 struct cdp_ckpt {
     cdp_ckpt_desc desc;
     char path[CDP__CK_PATH_MAX + 1];
     cdp__ck_disk disk;
     cdp_ckpt_info info;
-    uint64_t done, total; /* bytes, for progress */
+    cdp__ck_progress progress;
+    struct cdp__ck_save *saving; /* in the background */
+    bool asynced;                /* it was, once: the same on all ranks */
+    void *stage;                 /* copies of what is being written; kept for the next save */
+    uint64_t stage_room;
     cdp__ck_weights weights;
 };
 
@@ -73,8 +81,9 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     return CDP_OK;
 }
 
-CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
-    if (c) cdp__free(cdp_group_desc_of(c->desc.group)->os, c);
+CDP__PRIVATE void cdp__ck_progressed(const cdp_ckpt_desc *d, cdp__ck_progress *p, uint64_t bytes) {
+    p->done += bytes;
+    if (d->progress) d->progress(d->user, p->done, p->total);
 }
 
 CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *c) {

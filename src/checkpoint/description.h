@@ -27,28 +27,32 @@ CDP__PRIVATE void cdp__ck_hex(cdp__text *t, uint64_t v) {
         cdp__text_char(t, "0123456789abcdef"[v >> (shift - 4) & 15]);
 }
 
-/* How a tensor was cut, for people. */
-CDP__PRIVATE void cdp__ck_write_layout(cdp__text *t, const cdp_layout *l) {
+/* How a tensor was cut, for people: kept as text, because the program may change its items while
+   they are written. */
+CDP__PRIVATE bool cdp__ck_keep_layout(cdp__ck_table *t, cdp__ck_entry *e, const cdp_layout *l) {
     const cdp_mesh_desc *const m = l->mesh ? cdp_mesh_desc_of(l->mesh) : NULL;
-    char places[256];
+    char places[256], all[256 + 16 * CDP_MESH_DIMS];
+    cdp__text text = cdp__text_of(all, sizeof all);
     uint32_t d;
-    if (!m) return;
+    if (!m) return true;
     (void)cdp_layout_text(l, places, sizeof places);
-    cdp__text_add(t, ",\"layout\":\"%s on ", places);
+    cdp__text_add(&text, "%s on ", places);
     for (d = 0; d < m->ndim; ++d)
-        cdp__text_add(t, d ? "x%u" : "%u", (unsigned)m->shape[d]);
-    cdp__text_char(t, '"');
+        cdp__text_add(&text, d ? "x%u" : "%u", (unsigned)m->shape[d]);
+    (void)cdp__text_end(&text);
+    e->layout = cdp__ck_text(t, all, strlen(all));
+    return e->layout != UINT64_MAX;
 }
 
 CDP__PRIVATE void cdp__ck_write_entry(
-    cdp__text *t, const cdp__ck_table *table, const cdp__ck_entry *e, const cdp_item *items) {
+    cdp__text *t, const cdp__ck_table *table, const cdp__ck_entry *e) {
     uint64_t i;
     cdp__text_add(t, "{\"name\":");
     cdp__json_string(t, cdp__ck_name(table, e));
     cdp__text_char(t, ',');
     cdp__ck_write_type(t, e);
     cdp__text_add(t, ",\"file\":%u,\"offset\":%llu", (unsigned)e->file, (unsigned long long)e->at);
-    if (!e->blob) cdp__ck_write_layout(t, &items[e->item].tensor.layout);
+    if (e->layout) cdp__text_add(t, ",\"layout\":\"%s\"", table->text + e->layout);
     cdp__text_add(t, ",\"sums\":\"");
     for (i = 0; i < e->sums; ++i)
         cdp__ck_hex(t, table->sums[e->first_sum + i]);
@@ -56,8 +60,7 @@ CDP__PRIVATE void cdp__ck_write_entry(
 }
 
 /* Writes everything but the sum at the end. */
-CDP__PRIVATE void cdp__ck_write_body(
-    cdp__text *t, const cdp__ck_table *table, const cdp_item *items) {
+CDP__PRIVATE void cdp__ck_write_body(cdp__text *t, const cdp__ck_table *table) {
     uint64_t i, blobs;
     cdp__text_add(t, "{\"format\":\"" CDP__CK_FORMAT "\",\"step\":%llu,\"slab_bytes\":%llu",
         (unsigned long long)table->step, (unsigned long long)table->slab);
@@ -74,7 +77,7 @@ CDP__PRIVATE void cdp__ck_write_body(
             if (table->entries[i].blob != (blobs != 0)) continue;
             cdp__text_add(t, first ? "\n" : ",\n");
             first = false;
-            cdp__ck_write_entry(t, table, &table->entries[i], items);
+            cdp__ck_write_entry(t, table, &table->entries[i]);
         }
     }
     cdp__text_add(t, "]\n");

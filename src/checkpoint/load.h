@@ -28,7 +28,7 @@
 #include "create.h"
 #include "agree.h"
 #include "reader.h"
-#include "save.h"
+#include "background.h"
 
 typedef struct cdp__ck_load {
     cdp_ckpt *c;
@@ -165,7 +165,7 @@ CDP__PRIVATE void cdp__ck_load_got(
     cdp__ck_load *const l = (cdp__ck_load *)user;
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
     const uint64_t slab = cdp__ck_slab_elements(&l->r->t, e);
-    cdp__ck_progress(l->c, (last - place) * elem);
+    cdp__ck_progressed(&l->c->desc, &l->c->progress, (last - place) * elem);
     if (!e->sums || l->c->desc.no_verify) return;
     while (place < last) {
         const uint64_t behind = place < p->last ? p->last : last;
@@ -317,7 +317,7 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
         const cdp__ck_entry *const e = &l->r->t.entries[k];
         if (e->item == UINT32_MAX) continue;
         c->info.total_bytes += e->bytes;
-        c->total +=
+        c->progress.total +=
             cdp__ck_piece_of(&c->desc.items[e->item].tensor.layout, NULL, cdp_rank(g), cdp_size(g))
                 .count
             * cdp__dtype_row_of(e->dtype)->bytes;
@@ -340,9 +340,10 @@ CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, u
     if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_load", "ckpt");
     memset(&l, 0, sizeof l);
     memset(&c->info, 0, sizeof c->info);
-    c->done = c->total = 0;
+    c->progress.done = c->progress.total = 0;
     l.c = c;
-    st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
+    st = cdp__ck_enter(c, "cdp_ckpt_load");
+    if (st == CDP_OK) st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
     why = *cdp_last_error();
     cdp__free(cdp_group_desc_of(c->desc.group)->os, l.shares);
     cdp_ckpt_close(l.r);

@@ -79,10 +79,12 @@ CDP__PRIVATE cdp_status cdp__ck_item_check(const cdp_item *i, uint32_t index) {
 }
 
 /* Adds an item to the table, without a place. */
-CDP__PRIVATE bool cdp__ck_plan_item(cdp__ck_table *t, const cdp_item *i, uint32_t index) {
+CDP__PRIVATE bool cdp__ck_plan_item(
+    cdp__ck_table *t, const cdp_item *i, uint32_t index, uint64_t begin) {
     cdp__ck_entry e;
     const uint64_t *shape;
     memset(&e, 0, sizeof e);
+    e.begin = begin;
     e.ndim = cdp__ck_item_shape(i, &shape);
     memcpy(e.shape, shape, e.ndim * sizeof *shape);
     e.dtype = cdp__ck_item_dtype(i);
@@ -122,8 +124,9 @@ CDP__PRIVATE bool cdp__ck_plan_names(cdp__ck_table *t, uint64_t first, const cha
 CDP__PRIVATE bool cdp__ck_plan_group(
     cdp__ck_table *t, const cdp_ckpt_desc *d, uint32_t like, uint64_t file_bytes) {
     const char *const begin = cdp__ck_item_file(&d->items[like]);
-    const uint64_t first = t->file_count;
+    const uint64_t first = t->file_count, text = cdp__ck_text(t, begin, strlen(begin));
     uint64_t size, used = 0;
+    if (text == UINT64_MAX) return false;
     for (size = 8; size; size /= 2) {
         uint32_t i;
         for (i = like; i < d->item_count; ++i) {
@@ -132,7 +135,7 @@ CDP__PRIVATE bool cdp__ck_plan_group(
             if (cdp__dtype_row_of(cdp__ck_item_dtype(item))->bytes != size
                 || strcmp(cdp__ck_item_file(item), begin) != 0)
                 continue;
-            if (!cdp__ck_plan_item(t, item, i)) return false;
+            if (!cdp__ck_plan_item(t, item, i, text)) return false;
             e = &t->entries[t->count - 1];
             if (t->file_count == first
                 || (used && e->bytes > file_bytes - cdp__min(used, file_bytes))) {

@@ -161,15 +161,24 @@ CDP__PRIVATE int32_t cdp__ck_remove_step(
     return err ? err : cdp__ck_sync_folder(d, path);
 }
 
+/* Removes a rest of an earlier save; it may be gone already. */
+CDP__PRIVATE cdp_status cdp__ck_remove_rest(
+    const cdp__ck_disk *d, const char *path, const char *name) {
+    const int32_t err = cdp__ck_remove_step(d, path, name);
+    if (!err || err == ENOENT) return CDP_OK;
+    return cdp_error_set(CDP_ERR_IO, -1, err,
+        "cdp_ckpt_save: cannot remove %s/%s, which an earlier save left: it is no checkpoint; make "
+        "it and what is in it removable, or move it away",
+        path, name);
+}
+
 /* Removes what earlier saves did not finish. */
-CDP__PRIVATE int32_t cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const char *path) {
+CDP__PRIVATE cdp_status cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const char *path) {
     cdp__ck_listing l;
     int32_t err;
-    while ((err = cdp__ck_list(d, path, 0, &l)) == 0 && l.left) {
-        err = cdp__ck_remove_step(d, path, l.leftover);
-        if (err) break;
-    }
-    return err;
+    while ((err = cdp__ck_list(d, path, 0, &l)) == 0 && l.left)
+        if (cdp__ck_remove_rest(d, path, l.leftover) != CDP_OK) return cdp_last_error()->status;
+    return err ? cdp__ck_io(err, "cannot list", path) : CDP_OK;
 }
 
 /* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. */

@@ -22,31 +22,36 @@ typedef struct cdp__ck_word {
     char text[CDP_ERROR_TEXT];
 } cdp__ck_word;
 
-/* Makes the error of rank `from` that of all ranks. */
-CDP__PRIVATE cdp_status cdp__ck_take(cdp_group *g, uint32_t from) {
-    const bool own = cdp_rank(g) == from;
-    cdp__ck_word w;
-    cdp_status st;
-    int32_t status, err;
-    memset(&w, 0, sizeof w);
-    if (own) {
-        const cdp_error *const e = cdp_last_error();
-        cdp__text t = cdp__text_of(w.text, sizeof w.text);
-        cdp__put_u32(w.status, (uint32_t)(int32_t)e->status);
-        cdp__put_u32(w.sys_errno, (uint32_t)e->sys_errno);
-        if (cdp_size(g) > 1) cdp__text_add(&t, "rank %u: ", (unsigned)from);
-        cdp__text_add(&t, "%s", e->text);
-        (void)cdp__text_end(&t);
-    }
-    st = cdp_size(g) > 1 ? cdp_broadcast(g, &w, sizeof w, CDP_DTYPE_U8, from) : CDP_OK;
-    if (st != CDP_OK) return st;
-    status = (int32_t)cdp__get_u32(w.status);
-    err = (int32_t)cdp__get_u32(w.sys_errno);
-    w.text[sizeof w.text - 1] = 0;
+/* Writes the error of this rank down for the others. */
+CDP__PRIVATE void cdp__ck_word_fill(cdp__ck_word *w, cdp_group *g, const cdp_error *e) {
+    cdp__text t = cdp__text_of(w->text, sizeof w->text);
+    memset(w, 0, sizeof *w);
+    cdp__put_u32(w->status, (uint32_t)(int32_t)e->status);
+    cdp__put_u32(w->sys_errno, (uint32_t)e->sys_errno);
+    if (cdp_size(g) > 1) cdp__text_add(&t, "rank %u: ", (unsigned)cdp_rank(g));
+    cdp__text_add(&t, "%s", e->text);
+    (void)cdp__text_end(&t);
+}
+
+/* Makes what rank `from` wrote down the error of this rank. */
+CDP__PRIVATE cdp_status cdp__ck_word_take(cdp__ck_word *w, cdp_group *g, uint32_t from) {
+    int32_t status = (int32_t)cdp__get_u32(w->status);
+    const int32_t err = (int32_t)cdp__get_u32(w->sys_errno);
+    w->text[sizeof w->text - 1] = 0;
     if (status >= 0) status = CDP_ERR_INTERNAL;
-    (void)cdp_error_set((cdp_status)status, (int32_t)cdp_world_rank_of(g, from), 0, "%s", w.text);
+    (void)cdp_error_set((cdp_status)status, (int32_t)cdp_world_rank_of(g, from), 0, "%s", w->text);
     cdp__error_slot()->sys_errno = err;
     return (cdp_status)status;
+}
+
+/* Makes the error of rank `from` that of all ranks. */
+CDP__PRIVATE cdp_status cdp__ck_take(cdp_group *g, uint32_t from) {
+    cdp__ck_word w;
+    cdp_status st;
+    memset(&w, 0, sizeof w);
+    if (cdp_rank(g) == from) cdp__ck_word_fill(&w, g, cdp_last_error());
+    st = cdp_size(g) > 1 ? cdp_broadcast(g, &w, sizeof w, CDP_DTYPE_U8, from) : CDP_OK;
+    return st == CDP_OK ? cdp__ck_word_take(&w, g, from) : st;
 }
 
 /* Every rank brings its status, and if that is a failure, its last error. The failure of the

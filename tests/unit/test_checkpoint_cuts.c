@@ -1,5 +1,6 @@
 /*  test_checkpoint_cuts.c - the power fails at each call that changes the disk: the newest step
-    that was reported as saved, or a newer one, loads and verifies */
+    that was reported as saved, or a newer one, loads and verifies. Saves in the call, and in the
+    background, where memory changes and disks fail while files are written */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "cdp_checkpoint.h"
@@ -12,8 +13,16 @@ enum {
     ELEMENTS = 700
 };
 
+typedef enum way {
+    IN_THE_CALL,
+    COPIED, /* in the background: memory changes as soon as the call returns */
+    LATE    /* after cdp_ckpt_staged() */
+} way;
+
 typedef struct job {
     cdp_os os;
+    way way;
+    uint64_t stage_bytes;
     uint64_t first, last; /* steps to save */
     uint64_t durable;     /* the newest that was reported */
     uint64_t found;       /* by a load */
@@ -59,9 +68,36 @@ static cdp_ckpt *ckpt_of(cdp_group *g, const job *j, state *s) {
         .blob_count = 1,
         .file_bytes = 4000,
         .keep = j->keep,
+        .late = j->way == LATE,
+        .stage_bytes = j->stage_bytes,
         .os = &j->os};
     OK(cdp_ckpt_create(&d, &c));
     return c;
+}
+
+/* As an optimizer does. */
+static void state_change(state *s) {
+    for (uint32_t i = 0; i < ELEMENTS; ++i)
+        s->a[i] = s->b[i] = 0.5f;
+    memset(s->note, '?', sizeof s->note);
+}
+
+/* Until a save in the background has ended: step by step where no thread writes. */
+static cdp_status wait_for(cdp_group *g, cdp_ckpt *c) {
+    cdp_status st;
+    do
+        st = cdp_ckpt_wait(c, cdp_group_desc_of(g)->no_thread ? 0 : CDP_NO_TIMEOUT);
+    while (st == CDP_PENDING);
+    return st;
+}
+
+static cdp_status save_one(cdp_group *g, const job *j, cdp_ckpt *c, state *s, uint64_t step) {
+    if (j->way == IN_THE_CALL) return cdp_ckpt_save(c, step);
+    cdp_status st = cdp_ckpt_save_async(c, step);
+    if (st != CDP_OK) return st;
+    if (j->way == LATE) OK(cdp_ckpt_staged(c));
+    state_change(s);
+    return wait_for(g, c);
 }
 
 static void save_steps(cdp_group *g, void *arg) {
@@ -71,7 +107,7 @@ static void save_steps(cdp_group *g, void *arg) {
         state s;
         state_open(&s, step);
         cdp_ckpt *const c = ckpt_of(g, j, &s);
-        const cdp_status st = cdp_ckpt_save(c, step);
+        const cdp_status st = save_one(g, j, c, &s, step);
         if (st == CDP_OK && cdp_rank(g) == 0) j->durable = step;
         if (st != CDP_OK && cdp_rank(g) == 0) j->stopped = true;
         cdp_ckpt_destroy(c);
@@ -100,8 +136,8 @@ static void load_newest(cdp_group *g, void *arg) {
 /* Saves steps 1 to 4 until the power fails at call `cut`, and loads after that. True: nothing that
    was promised is lost. *ended: the power did not fail. */
 static bool survives(
-    uint32_t ranks, int64_t cut, uint64_t seed, uint32_t keep, int lies, bool *ended) {
-    job j = {.os = *model_os(), .first = 1, .last = 4, .keep = keep};
+    uint32_t ranks, way way, int64_t cut, uint64_t seed, uint32_t keep, int lies, bool *ended) {
+    job j = {.os = *model_os(), .way = way, .first = 1, .last = 4, .keep = keep};
     md_format();
     OK(md_make_folder(NULL, "disk"));
     OK(md_sync_folder(NULL, "."));
@@ -129,13 +165,15 @@ static bool survives(
 }
 
 /* Every cut, some seeds each; returns how often something was lost. */
-static uint32_t losses(uint32_t ranks, uint32_t keep, uint32_t seeds, int lies, int64_t *calls) {
+static uint32_t losses(
+    uint32_t ranks, way way, uint32_t keep, uint32_t seeds, int lies, int64_t *calls) {
     uint32_t lost = 0;
     bool ended = false;
     int64_t cut;
     for (cut = 1; !ended && cut < 2000; ++cut)
         for (uint32_t s = 0; s < seeds; ++s)
-            if (!survives(ranks, cut, (uint64_t)cut * 977 + s * 7919 + keep, keep, lies, &ended)) {
+            if (!survives(
+                    ranks, way, cut, (uint64_t)cut * 977 + s * 7919 + keep, keep, lies, &ended)) {
                 if (!lies && lost < 5)
                     printf(
                         "  lost: cut %d, seed %u, keep %u, %u ranks\n", (int)cut, s, keep, ranks);
@@ -150,29 +188,254 @@ TEST(no_cut_loses_a_step_that_was_saved) {
     int64_t calls;
     const uint32_t usual = TEST_SLOW ? 1 : 4;
     for (uint32_t keep = TEST_SLOW; keep <= 2; ++keep) {
-        T_EQ(0, losses(1, keep, test_more() && !TEST_SLOW ? 24 : usual, 0, &calls));
+        T_EQ(0, losses(1, IN_THE_CALL, keep, test_more() && !TEST_SLOW ? 24 : usual, 0, &calls));
         T(calls > 100);
     }
 }
 
 TEST(nor_where_three_ranks_write) {
     int64_t calls;
-    T_EQ(0, losses(3, 1, 1, 0, &calls));
+    T_EQ(0, losses(3, IN_THE_CALL, 1, 1, 0, &calls));
+    T(calls > 100);
+}
+
+TEST(nor_where_saves_go_on_in_the_background) {
+    int64_t calls;
+    T_EQ(0, losses(1, LATE, 1, 1, 0, &calls));
+    T(calls > 100);
+    if (TEST_SLOW) return;
+    T_EQ(0, losses(2, COPIED, 1, 1, 0, &calls));
     T(calls > 100);
 }
 
 /* The model finds what is lost where syncing does nothing. */
 TEST(a_disk_that_lies_loses_steps) {
     int64_t calls;
-    T(losses(1, 1, 1, 1, &calls) > 10);
-    T(losses(1, 1, 1, 2, &calls) > 10);
+    T(losses(1, IN_THE_CALL, 1, 1, 1, &calls) > 10);
+    T(losses(1, IN_THE_CALL, 1, 1, 2, &calls) > 10);
+}
+
+/* ---- in the background: a disk that stops and fails ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool closed;                     /* calls wait here */
+    bool in_write;                   /* in the first write of a tensor; else in making a folder */
+    int64_t calls, fail_at, stopped; /* that change something; how many wait */
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+
+static void gate_pass(void) {
+    pthread_mutex_lock(&gate.lock);
+    ++gate.stopped;
+    pthread_cond_broadcast(&gate.cond);
+    while (gate.closed)
+        pthread_cond_wait(&gate.cond, &gate.lock);
+    --gate.stopped;
+    pthread_mutex_unlock(&gate.lock);
+}
+static void gate_set(bool closed) {
+    pthread_mutex_lock(&gate.lock);
+    gate.closed = closed;
+    pthread_cond_broadcast(&gate.cond);
+    pthread_mutex_unlock(&gate.lock);
+}
+static void gate_reached(void) {
+    pthread_mutex_lock(&gate.lock);
+    while (!gate.stopped)
+        pthread_cond_wait(&gate.cond, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static bool call_fails(void) {
+    return __atomic_add_fetch(&gate.calls, 1, __ATOMIC_SEQ_CST) == gate.fail_at;
+}
+static int64_t gate_write(void *user, int32_t fd, uint64_t at, const void *from, uint64_t bytes) {
+    if (call_fails()) return -ENOSPC;
+    if (gate.in_write && bytes == ELEMENTS * sizeof(float)) gate_pass();
+    return md_write(user, fd, at, from, bytes);
+}
+static int32_t gate_sync(void *user, int32_t fd) {
+    return call_fails() ? -EIO : md_sync_file(user, fd);
+}
+static int32_t gate_rename(void *user, const char *from, const char *to) {
+    return call_fails() ? -EIO : md_rename(user, from, to);
+}
+static int32_t gate_folder(void *user, const char *path) {
+    if (!gate.in_write) gate_pass();
+    return md_make_folder(user, path);
+}
+
+static job gate_job(way way) {
+    job j = {.os = *model_os(), .way = way};
+    j.os.files.write_at = gate_write;
+    j.os.files.sync_file = gate_sync;
+    j.os.files.rename_file = gate_rename;
+    j.os.files.make_folder = gate_folder;
+    md_format();
+    OK(md_make_folder(NULL, "disk"));
+    gate.closed = gate.in_write = false;
+    gate.calls = gate.fail_at = 0;
+    return j;
+}
+
+/* A rank alone: the writer stops before the first write, and memory changes after `staged`. What was there at the call, or before cdp_ckpt_staged(), is loaded. */
+static void stopped_rank(cdp_group *g, void *arg) {
+    job *const j = (job *)arg;
+    const bool early = j->last == 99; /* the mistake: memory changes before cdp_ckpt_staged() */
+    state s, want;
+    uint64_t found;
+    state_open(&s, 7);
+    cdp_ckpt *const c = ckpt_of(g, j, &s);
+    gate_set(true);
+    OK(cdp_ckpt_save_async(c, 7));
+    gate_reached();
+    T_EQ(CDP_PENDING, cdp_ckpt_wait(c, 0));
+    T_EQ(CDP_PENDING, cdp_ckpt_wait(c, 5));
+    T_EQ(CDP_ERR_BUSY, cdp_ckpt_save_async(c, 8));
+    T_TEXT("cdp_ckpt_save_async: an earlier save is still being written", cdp_last_error()->text);
+    T_EQ(CDP_ERR_BUSY, cdp_ckpt_save(c, 8));
+    T_EQ(CDP_ERR_BUSY, cdp_ckpt_load(c, NULL, 8, NULL));
+    if (early) state_change(&s);
+    OK(cdp_ckpt_staged(c));
+    OK(cdp_ckpt_staged(c)); /* the second one has nothing to do */
+    state_change(&s);
+    gate_set(false);
+    OK(cdp_ckpt_wait(c, CDP_NO_TIMEOUT));
+    T_EQ(2 * sizeof s.a, cdp_ckpt_info_of(c).bytes_written);
+    T_EQ(2 * sizeof s.a, cdp_ckpt_info_of(c).stage_bytes);
+    T(cdp_ckpt_info_of(c).stall_ns > 0);
+    OK(cdp_ckpt_wait(c, 0)); /* there is none */
+    OK(cdp_ckpt_staged(c));
+    OK(cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, &found));
+    state_open(&want, 7);
+    T_EQ(!early, memcmp(s.a, want.a, sizeof s.a) == 0 && memcmp(s.b, want.b, sizeof s.b) == 0);
+    T(memcmp(s.note, want.note, want.blob.bytes) == 0);
+    cdp_ckpt_destroy(c);
+}
+
+TEST(memory_may_change_while_it_is_written) {
+    job j = gate_job(COPIED);
+    run_counted(1, stopped_rank, &j);
+    j = gate_job(LATE);
+    run_counted(1, stopped_rank, &j);
+    j = gate_job(LATE);
+    j.last = 99;
+    run_counted(1, stopped_rank, &j);
+}
+
+/* The disk stops in the first write of a tensor: that one is from memory of the program, so
+   cdp_ckpt_staged() waits for it, and copies the rest. */
+static void *open_gate(void *arg) {
+    (void)arg;
+    gate_reached();
+    gate_set(false);
+    return NULL;
+}
+
+static void halfway_rank(cdp_group *g, void *arg) {
+    const job *const j = (const job *)arg;
+    pthread_t opener;
+    state s, want;
+    state_open(&s, 7);
+    state_open(&want, 7);
+    cdp_ckpt *const c = ckpt_of(g, j, &s);
+    OK(cdp_ckpt_save_async(c, 7));
+    gate_reached();
+    if (pthread_create(&opener, NULL, open_gate, NULL) != 0) abort();
+    OK(cdp_ckpt_staged(c));
+    state_change(&s);
+    pthread_join(opener, NULL);
+    OK(cdp_ckpt_wait(c, CDP_NO_TIMEOUT));
+    T_EQ(j->stage_bytes ? 0 : sizeof s.b, cdp_ckpt_info_of(c).stage_bytes);
+    OK(cdp_ckpt_load(c, NULL, 7, NULL));
+    T(memcmp(s.a, want.a, sizeof s.a) == 0 && memcmp(s.b, want.b, sizeof s.b) == 0);
+    cdp_ckpt_destroy(c);
+}
+
+TEST(what_is_being_written_is_waited_for_and_the_rest_copied) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        job j = gate_job(LATE);
+        j.stage_bytes = i; /* no room: the rest is waited for, too */
+        gate.in_write = true;
+        gate_set(true);
+        run_counted(1, halfway_rank, &j);
+    }
+}
+
+/* Call number fail_at fails. How the save ended is the same on all ranks; those that do not wait
+   learn it from the next call. */
+static void failing_ranks(cdp_group *g, void *arg) {
+    job *const j = (job *)arg;
+    state s;
+    state_open(&s, 5);
+    cdp_ckpt *const c = ckpt_of(g, j, &s);
+    cdp_status st = cdp_ckpt_save_async(c, 5);
+    OK(st);
+    if (j->first == 0) st = wait_for(g, c);
+    if (j->first == 1) do
+            st = cdp_ckpt_save_async(c, 6);
+        while (st == CDP_ERR_BUSY); /* the next call says so, and begins nothing */
+    if (j->first == 2) do
+            st = cdp_ckpt_load(c, NULL, 5, NULL);
+        while (st == CDP_ERR_BUSY);
+    int32_t code = st, all[2] = {0, 0}, minus = -st;
+    if (st != CDP_OK) T_EQ(CDP_ERR_IO, st);
+    if (st != CDP_OK) T_TEXT("rank ", cdp_last_error()->text);
+    OK(cdp_allreduce(g, &code, &all[0], 1, CDP_DTYPE_I32, CDP_REDUCE_MIN));
+    OK(cdp_allreduce(g, &minus, &all[1], 1, CDP_DTYPE_I32, CDP_REDUCE_MIN));
+    T_EQ(all[0], -all[1]);
+    if (cdp_rank(g) == 0) j->status = st;
+    const cdp_status again = wait_for(g, c);
+    if (st != CDP_OK || j->first != 1) OK(again); /* an error is told once; nothing was begun */
+    cdp_ckpt_destroy(c);
+    OK(cdp_group_status(g));
+}
+
+static uint32_t failures_of(uint32_t ranks, const cdp_group_desc *like, uint64_t learns) {
+    uint32_t failures = 0;
+    for (int64_t k = 1;; ++k) {
+        job j = gate_job(k % 2 ? COPIED : LATE);
+        j.first = learns;
+        gate.fail_at = k;
+        run_ranks(ranks, like, 0, failing_ranks, &j);
+        if (j.status != CDP_OK) ++failures;
+        if (!T(k < 200) || gate.calls < k || j.status == CDP_OK) break;
+    }
+    return failures;
+}
+
+TEST(a_disk_that_fails_in_the_background_fails_on_all_ranks) {
+    for (uint64_t learns = 0; learns < 3; ++learns)
+        T(failures_of(3, NULL, learns) > 8);
+}
+
+/* The same without threads: cdp_ckpt_wait(ckpt, 0) writes. */
+TEST(in_frames) {
+    const cdp_group_desc like = {.no_thread = true};
+    int64_t calls = 0;
+    job j = gate_job(LATE);
+    j.first = j.last = 3;
+    run_ranks(3, &like, 0, save_steps, &j);
+    T_EQ(3, j.durable);
+    calls = gate.calls;
+    run_ranks(2, &like, 0, load_newest, &j);
+    T(j.status == CDP_OK && j.found == 3 && !j.bad && calls > 10);
+    T(failures_of(2, &like, 0) > 8);
 }
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"no_cut_loses_a_step_that_was_saved", no_cut_loses_a_step_that_was_saved, 120},
         {"nor_where_three_ranks_write", nor_where_three_ranks_write, 120},
+        {"nor_where_saves_go_on_in_the_background", nor_where_saves_go_on_in_the_background, 120},
         {"a_disk_that_lies_loses_steps", a_disk_that_lies_loses_steps, 120},
+        {"memory_may_change_while_it_is_written", memory_may_change_while_it_is_written, 30},
+        {"what_is_being_written_is_waited_for_and_the_rest_copied",
+            what_is_being_written_is_waited_for_and_the_rest_copied, 30},
+        {"a_disk_that_fails_in_the_background_fails_on_all_ranks",
+            a_disk_that_fails_in_the_background_fails_on_all_ranks, 60},
+        {"in_frames", in_frames, 60},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
