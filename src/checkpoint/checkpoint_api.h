@@ -87,8 +87,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *ckpt, uint64_t step);
    MiB. When it returns, the program may change items and blobs: what this rank writes was copied.
    With `late` nothing was copied: the program leaves the memory of items alone until it has called
    cdp_ckpt_staged(), for example before the optimizer writes; blobs were copied. Layouts,
-   pointers and blobs are read in the call alone. Returns OK when the save has begun. Collective; all
-   ranks return the same status and text, but for TIMEOUT. Errors: those of cdp_ckpt_save() up to
+   pointers and blobs are read in the call alone. OK: the save has begun. Collective; all ranks
+   return the same status and text, but for TIMEOUT. Errors: those of cdp_ckpt_save() up to
    MISMATCH; how an earlier save ended, if cdp_ckpt_wait() has not said so: then nothing has begun;
    BUSY (an earlier one is still being written); TIMEOUT as for cdp_ckpt_staged(); the group's
    failure. */
@@ -97,7 +97,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *ckpt, uint64_t s
 /* With `late`: after OK the program may change the memory of items. Copies what is not written yet,
    which is nothing if writing fits into a forward and a backward pass. Local; OK at once if there
    is no save. A save that failed is no error here: cdp_ckpt_wait() and the next collective call say
-   so. Errors: TIMEOUT (there is less memory than stage_bytes or the copy needs, and the rest was not
+   so. Errors: TIMEOUT (memory or stage_bytes are too small for the copy, and the rest was not
    written within the timeout of the group; call it again). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *ckpt);
 

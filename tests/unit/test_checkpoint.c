@@ -865,7 +865,8 @@ TEST(a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name) {
     /* what cannot be removed is named */
     snprintf(line, sizeof line, "mkdir -p %s/step-00000007/mine/deep", folder);
     T(system(line) == 0);
-    run n = {.how = "S0", .step = 7, .want = CDP_ERR_IO, .says = "/step-00000007, which an earlier"};
+    run n = {
+        .how = "S0", .step = 7, .want = CDP_ERR_IO, .says = "/step-00000007, which an earlier"};
     run_ranks(2, NULL, 0, save_ranks, &n);
     snprintf(line, sizeof line, "%s/step-00000009", folder); /* as one step it has any name */
     l = (run){.how = "S0", .step = 5, .saved_ranks = 2, .path = line};

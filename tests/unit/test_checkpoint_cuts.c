@@ -279,7 +279,8 @@ static job gate_job(way way) {
     return j;
 }
 
-/* A rank alone: the writer stops before the first write, and memory changes after `staged`. What was there at the call, or before cdp_ckpt_staged(), is loaded. */
+/* A rank alone: the writer stops before the first write, and memory changes after `staged`. What
+   was there at the call, or before cdp_ckpt_staged(), is loaded. */
 static void stopped_rank(cdp_group *g, void *arg) {
     job *const j = (job *)arg;
     const bool early = j->last == 99; /* the mistake: memory changes before cdp_ckpt_staged() */
