@@ -312,19 +312,19 @@ ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_f
 THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
-SAN_SUITES = $(patsubst '%,'$(1)_%,$(call suites,$(1),1200,1..25,$(call longest_first,$(2)),$(3)))
+SAN_SUITES = $(patsubst '%,'$(1)_%,$(call suites,$(1),600,1..25,$(call longest_first,$(2)),$(3)))
 ASANED := $(filter-out $(ROUNDS),$(PROGRAMS))
 sanitize-asan: $(ASANED:%=$(BUILD)/asan/%)
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs/sanitize $(call SAN_SUITES,asan,$(ASANED))
 sanitize-tsan: $(THREADED:%=$(BUILD)/tsan/%)
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs/sanitize $(call SAN_SUITES,tsan,$(THREADED),$(STILL))
-# The one compiles while the other's tests run.
+# The one compiles while the other's tests run. What each says is seen as it says it.
 sanitize: $(BUILD)/tsan/libcdp.a
 	@mkdir -p $(BUILD)/logs/sanitize
-	@$(MAKE) --no-print-directory sanitize-tsan > $(BUILD)/logs/tsan.txt 2>&1 & tsan=$$!; \
-	$(MAKE) --no-print-directory sanitize-asan > $(BUILD)/logs/asan.txt 2>&1; bad=$$?; \
-	wait $$tsan || bad=$$?; \
-	cat $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt; \
+	@for kind in tsan asan; do \
+	    { $(MAKE) --no-print-directory sanitize-$$kind 2>&1; echo $$? > $(BUILD)/logs/$$kind.rc; } | tee $(BUILD)/logs/$$kind.txt & \
+	done; wait; \
+	bad=$$(cat $(BUILD)/logs/tsan.rc $(BUILD)/logs/asan.rc | grep -vc '^0$$'); \
 	grep -hE '^[0-9]+ passed, [0-9]+ failed$$' $(BUILD)/logs/asan.txt $(BUILD)/logs/tsan.txt | awk -v bad=$$bad '{ p += $$1; f += $$3 } END { if (bad && !f) f = 1; print p + 0 " passed, " f + 0 " failed"; exit f > 0 }'
 
 bench: $(BENCH) $(EXAMPLES)

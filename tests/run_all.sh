@@ -13,7 +13,8 @@
 # SECONDS are those of an idle machine of today. A loop of known length says how much slower this one is, and the load, or
 # N where that is more, how many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single test cases. With
 # TEST_STRICT=1 there is no such factor, and on a busy machine nothing is run: that is said as SKIP.
-# After RUN_UNTIL (seconds since 1970) no suite is begun any more: each is said as SKIP.
+# After RUN_UNTIL (seconds since 1970) no suite is begun any more: each is said as SKIP. What runs then has 200 s left, and is
+# named when these are over.
 # A suite that ends without its last line, with a bad exit code, after its time, or with
 # nothing passed and nothing skipped counts as one more failure.
 # AGAIN=N: a suite that failed runs N times more, alone, when all others have ended. If it passes each time, its failure
@@ -30,11 +31,11 @@ logs=$1
 shift
 mkdir -p "$logs" || exit 1
 passed=0 failed=0 broken= running=0
-declare -A name_of since limit # by process
-declare -A suite_of failures took cpu_of # by name
+declare -A name_of=() since=() limit=() # by process
+declare -A suite_of=() failures=() took=() cpu_of=() # by name
 began=$EPOCHSECONDS
 # timeout makes each suite a process group of its own, which an interrupt of this script does not reach by itself
-trap '[ $running = 0 ] || kill -TERM "${!name_of[@]}" 2> /dev/null; exit 130' INT TERM HUP
+trap '[ $running = 0 ] || { echo "stopped while these ran: ${name_of[*]}"; kill -TERM "${!name_of[@]}" 2> /dev/null; }; exit 130' INT TERM HUP
 
 # In percent, of the loop: processor time and time, of 0.24 s each
 yardstick() {
@@ -64,11 +65,12 @@ elif [ "$crowd" -gt $((speed * 5 / 4)) ]; then
 fi
 
 begin() { # SUITE
-    local name seconds command percent=100
+    local name seconds command left percent=100
     IFS='|' read -r name seconds command <<< "$1"
     [ -n "${TEST_STRICT-}" ] || percent=$(scale)
     export TEST_SCALE=$(((percent + 99) / 100))
-    seconds=$((seconds * percent / 100))
+    seconds=$((seconds * percent / 100)) left=$((${RUN_UNTIL:-$EPOCHSECONDS + 86400} + 200 - EPOCHSECONDS))
+    [ $seconds -le $left ] || seconds=$left
     # shellcheck disable=SC2016
     timeout -k 10 "$seconds" bash -c 'TIMEFORMAT="%U %S"; { time bash -c "$0" > "$1.log" 2>&1; } 2> "$1.cpu"' "$command" "$logs/$name" < /dev/null &
     name_of[$!]=$name since[$!]=${EPOCHREALTIME/./} limit[$!]=$seconds

@@ -265,6 +265,14 @@ TEST_API bool test__chosen(const test_case *c, int argc, char **argv) {
     return any;
 }
 
+/* Seconds. What hangs must not take the time of all other tests where much slack meets a busy
+   machine. */
+TEST_API uint32_t test__limit(const test_case *c) {
+    const uint32_t most = c->limit_s > 300 ? c->limit_s : 300,
+                   limit = c->limit_s * TEST_SLACK * test__scale();
+    return limit < most ? limit : most;
+}
+
 TEST_API void test__run(const test_case *c) {
     const int fds = test__entries("/proc/self/fd"),
               threads = test__entries("/proc/self/task") + TEST_OWN_THREADS;
@@ -273,7 +281,7 @@ TEST_API void test__run(const test_case *c) {
     test__now.name = c->name;
     test__now.failed_checks = 0;
     test__now.skip = false;
-    test__alarm(c->limit_s * TEST_SLACK * test__scale());
+    test__alarm(test__limit(c));
     c->func();
     test__alarm(0);
     /* a joined thread may still be listed */
