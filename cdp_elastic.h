@@ -164,17 +164,21 @@
 
     NEWCOMERS
         A process that comes while a job runs is tried first: it and all members connect beside the
-        epoch, as they would for the next one, exchange a few KiB, and part again. Members lose no
-        step by a newcomer that does not reach each of them. If the trial succeeds,
+        epoch, as they would for the next one, exchange a few KiB, and part again. If the state has
+        more than 16 KiB, members also send some of as many bytes: a newcomer to which the state
+        would not come within timeout_ms is not taken in. Members lose no step by a newcomer that
+        does not reach each of them. If the trial fails, it is tried again, with pauses that grow
+        from 1 s to 32 s, until join_ms: then the error says what failed. If it succeeds,
         cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
-        members to end the epoch; until then it may take its time. Otherwise it is tried again, with
-        pauses that grow from 1 s to 32 s, until join_ms: then the error says what failed. Rank 0
+        members to end the epoch; until then it may take its time. Before it asks it calls
+        connected(), with a group of itself alone (epoch 0): what takes long when it is done first,
+        such as to load a library, delays nobody. If that takes longer than timeout_ms, also once
+        more, cdp_elastic_next() returns TIMEOUT, and members have lost no step. Rank 0
         polls for newcomers, and the other members for a trial, ten times a second (in large jobs
         less often). Not tried are those with which a job begins, those that come in a turn that
         lasts for longer than 0.5 s or that too few members live for, and newcomers of one trial
-        among those of another. What a newcomer does after that may still cost epochs: a connected()
-        that takes longer than timeout_ms, or a link too slow for the state to arrive in time; see
-        below.
+        among those of another. How fast a link is cannot be told where a member has no thread. What
+        a newcomer does after that may still cost epochs: see below.
         With CDP_NO_FRAMES nobody is tried.
 
     THOSE WHO BLOCK
@@ -360,7 +364,9 @@ typedef struct cdp_elastic_desc {
     uint64_t (*save)(void *user, void *data, uint64_t room);
     cdp_status (*load)(void *user, const void *data, uint64_t bytes);
     /* Called in cdp_elastic_next() on all ranks for each new group, before state moves: once or
-       several times in a call, for an epoch may end before it runs. An error that it returns, of
+       several times in a call, for an epoch may end before it runs. In a newcomer to a job that
+       runs it is called before, with a group of this process alone and epoch 0: see NEWCOMERS
+       above. An error that it returns, of
        whatever status, is that of cdp_elastic_next() and starts no turn, unless the group has
        failed meanwhile: then the next epoch calls it again. now->group lives at least until
        connected() has returned for a later one, or until cdp_elastic_destroy(): what was made of
@@ -1630,6 +1636,15 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_ASK_MS 1000u /* between an answer of a rank that lives and the next question */
 #define CDP__ELASTIC_DEATH_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
+/* How state moves: see transfer.h. */
+#define CDP__ELASTIC_SOURCES 8u        /* more would not make it faster */
+#ifndef CDP__ELASTIC_PIECE             /* tests take less */
+#define CDP__ELASTIC_PIECE (32u << 20) /* at most */
+#define CDP__ELASTIC_LEAST_PIECE (4u << 20)
+/* So many bytes are hashed at a time, while they are in the cache of the core that copied them. */
+#define CDP__ELASTIC_BLOCK (256u << 10)
+#endif
+
 /* Epochs that failed one after the other, and in which no step was committed. */
 typedef struct cdp__elastic_tries {
     uint32_t count;
@@ -1660,14 +1675,27 @@ typedef struct cdp__elastic_watch {
     bool reads_question;  /* `tickets` looks for their question */
 } cdp__elastic_watch;
 
+/* What the ranks of a trial do, one after the other. */
+typedef enum cdp__elastic_part {
+    CDP__ELASTIC_MEETS,  /* each newcomer exchanges something with all ranks */
+    CDP__ELASTIC_PROBES, /* members send as much as a part of the state */
+    CDP__ELASTIC_JUDGES, /* newcomers say whether they know enough */
+    CDP__ELASTIC_PARTS   /* all wait until all others have done the same */
+} cdp__elastic_part;
+
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */
 typedef struct cdp__elastic_trial {
     uint64_t epoch;                /* in which the rest is valid */
     uint64_t number;               /* of the last one in it; 0: there was none */
     struct cdp_starting *starting; /* NULL: none is under way */
     cdp_group *group;              /* of this trial */
-    cdp_work work;                 /* in it: exchanges `data`, then waits for all others to have */
-    uint8_t *data;                 /* NULL: not any more, or not yet */
+    cdp_work work;                 /* in it: `part` */
+    uint8_t part;                  /* cdp__elastic_part */
+    uint8_t answer[2];             /* JUDGES: of this rank; the least of all ranks */
+    bool slow;                     /* PROBES: the last one was too slow, and is repeated */
+    bool uneven;                   /* a newcomer: some rank moves its bytes in its calls alone */
+    uint64_t probe, probe_ns;      /* PROBES: bytes to each newcomer, and when that began */
+    uint8_t *data;                 /* MEETS, PROBES: counts, what it sends, what it gets */
     bool leaving;                  /* this process leaves the group */
     uint32_t newcomers;            /* the last ranks of the group */
     cdp_store *store;              /* for it alone; NULL: e->store */
@@ -2366,6 +2394,9 @@ CDP__PRIVATE uint32_t cdp__elastic_waiting(
 
 #define CDP__ELASTIC_TRIAL_US 5000u /* for how long a thread goes on before it checks the alarm */
 #define CDP__ELASTIC_TRIAL_BYTES 4096u /* more than a packet holds: some networks drop long ones */
+#define CDP__ELASTIC_PROBE_BYTES (16u << 10) /* of the first one; smaller states come at once */
+#define CDP__ELASTIC_MOST_PROBE (4u << 20)
+#define CDP__ELASTIC_PROBE_MS 250u       /* one that takes so long says how fast a link is */
 #define CDP__ELASTIC_TRIAL_PAUSE_MS 500u /* between trials; doubles with each that fails */
 
 /* Ranks other than 0 poll for a trial less often in large jobs, for the sake of the store. */
@@ -2444,28 +2475,148 @@ CDP__PRIVATE void cdp__elastic_trial_stop(cdp_elastic *e) {
     *cdp__error_slot() = why;
 }
 
-/* Groups connect two ranks when these have something for each other: here each newcomer exchanges
-   something with all ranks. */
-CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
+CDP__PRIVATE bool cdp__elastic_any(const uint8_t *p, uint64_t bytes) {
+    uint64_t i;
+    for (i = 0; i < bytes && !p[i]; ++i) {
+    }
+    return i < bytes;
+}
+
+/* Newcomers and all ranks exchange so much: `sent` bytes from each rank that is not a newcomer, and
+   `back` from newcomers to each rank. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_move(cdp_elastic *e, uint64_t sent, uint64_t back) {
     cdp__elastic_trial *const tr = &e->trial;
     const uint32_t size = cdp_size(tr->group), rank = cdp_rank(tr->group);
     const uint32_t first = size - tr->newcomers;
-    const uint64_t most = (uint64_t)size * CDP__ELASTIC_TRIAL_BYTES;
+    const uint64_t most = (uint64_t)size * cdp__max(sent, back);
+    const uint64_t room = 2ull * size * sizeof(uint64_t) + 2 * most;
     uint64_t *counts;
     cdp_request rq;
     uint32_t r;
-    tr->data = (uint8_t *)cdp__alloc_zero(e->os, size * sizeof *counts + 2 * most);
-    if (!tr->data) return cdp__fail_nomem("what a trial exchanges", 2 * most);
+    cdp__free(e->os, tr->data);
+    tr->data = (uint8_t *)cdp__alloc_zero(e->os, room);
+    if (!tr->data) return cdp__fail_nomem("what a trial exchanges", room);
     counts = (uint64_t *)(void *)tr->data;
-    for (r = 0; r < size; ++r)
-        counts[r] = r != rank && (r >= first || rank >= first) ? CDP__ELASTIC_TRIAL_BYTES : 0;
+    for (r = 0; r < size; ++r) {
+        if (r == rank || (r < first && rank < first)) continue;
+        counts[r] = rank < first ? sent : back;
+        counts[size + r] = r < first ? sent : back;
+    }
     memset(&rq, 0, sizeof rq);
     rq.kind = CDP_COLL_ALLTOALL;
     rq.dtype = CDP_DTYPE_U8;
-    rq.in_counts = rq.out_counts = counts;
-    rq.in = tr->data + size * sizeof *counts;
-    rq.out = tr->data + size * sizeof *counts + most;
+    rq.in_counts = counts;
+    rq.out_counts = counts + size;
+    rq.in = tr->data + 2ull * size * sizeof *counts;
+    rq.out = tr->data + 2ull * size * sizeof *counts + most;
+    memset(tr->data + 2ull * size * sizeof *counts, e->no_thread, (size_t)most);
     return cdp_start(tr->group, &rq, &tr->work);
+}
+
+/* Groups connect two ranks when these have something for each other: here each newcomer exchanges
+   something with all ranks. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
+    e->trial.part = CDP__ELASTIC_MEETS;
+    e->trial.probe = 0;
+    e->trial.slow = false;
+    return cdp__elastic_trial_move(e, CDP__ELASTIC_TRIAL_BYTES, CDP__ELASTIC_TRIAL_BYTES);
+}
+
+/* ---- how fast the state would come
+
+   While a newcomer receives the state, the members wait. If its link is so slow that the state does
+   not arrive within the deadline of operations, they would lose whole epochs: so they send it some
+   of as many bytes before, twice as much each time, until that took long enough to judge. What
+   seems too slow is looked at twice: a machine may be busy for a moment. Members without threads
+   send in their calls alone, which says nothing about the link. */
+
+/* Bytes of state that may be on their way to a newcomer at the same time: each must arrive within
+   timeout_ms. */
+CDP__PRIVATE uint64_t cdp__elastic_in_flight(const cdp_elastic *e) {
+    uint64_t bytes = 0;
+    uint32_t i;
+    for (i = 0; i < e->desc.entry_count; ++i)
+        bytes += e->desc.entries[i].count * cdp_dtype_size(e->desc.entries[i].dtype);
+    return cdp__min(bytes, 2ull * CDP__ELASTIC_SOURCES * CDP__ELASTIC_PIECE);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_trial_probe(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t members = cdp_size(tr->group) - tr->newcomers;
+    if (!tr->slow) tr->probe = tr->probe ? 2 * tr->probe : CDP__ELASTIC_PROBE_BYTES;
+    tr->part = CDP__ELASTIC_PROBES;
+    tr->probe_ns = cdp__elastic_now_ns(e);
+    return cdp__elastic_trial_move(e, tr->probe / members + 1, 0);
+}
+
+/* What a newcomer says of a probe: the least answer of all ranks counts. */
+enum {
+    CDP__ELASTIC_AGAIN, /* it was too slow */
+    CDP__ELASTIC_MORE,
+    CDP__ELASTIC_ENOUGH
+};
+
+/* A newcomer has got a probe. An error if the state would not arrive in time. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_judge(cdp_elastic *e, uint8_t *answer) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint64_t bytes = cdp__elastic_in_flight(e);
+    const uint64_t took_us = (cdp__elastic_now_ns(e) - tr->probe_ns) / 1000;
+    const uint64_t trip_us = e->round_trip_ns / 1000;
+    const uint64_t us = took_us > trip_us ? took_us - trip_us : 0;
+    const uint64_t ms = us * (bytes / (tr->probe >> 10) + 1) / 1024 / 1000;
+    const bool enough = us >= CDP__ELASTIC_PROBE_MS * 1000ull || tr->probe >= bytes
+        || tr->probe >= CDP__ELASTIC_MOST_PROBE;
+    const bool late = enough && !tr->uneven && ms > e->tcp.group.timeout_ms;
+    *answer = enough ? CDP__ELASTIC_ENOUGH : CDP__ELASTIC_MORE;
+    if (late) *answer = CDP__ELASTIC_AGAIN;
+    if (!late || !tr->slow) return CDP_OK;
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "%llu bytes took %llu ms from the ranks to this process; the state would take %llu ms, and "
+        "timeout_ms is %u ms",
+        (unsigned long long)tr->probe, (unsigned long long)(us / 1000), (unsigned long long)ms,
+        e->tcp.group.timeout_ms);
+}
+
+/* All ranks learn whether each newcomer knows enough; ranks that are none have no opinion. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_ask(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const bool newcomer = cdp_rank(tr->group) >= cdp_size(tr->group) - tr->newcomers;
+    cdp_status st = CDP_OK;
+    tr->answer[0] = CDP__ELASTIC_ENOUGH;
+    if (newcomer) st = cdp__elastic_trial_judge(e, &tr->answer[0]);
+    if (st != CDP_OK) return st;
+    tr->part = CDP__ELASTIC_JUDGES;
+    return cdp_allreduce_async(
+        tr->group, &tr->answer[0], &tr->answer[1], 1, CDP_DTYPE_U8, CDP_REDUCE_MIN, &tr->work);
+}
+
+/* What comes after a part that has succeeded: CDP_PENDING, or CDP_OK if it was the last one. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_next(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t size = cdp_size(tr->group);
+    const uint8_t *const got =
+        tr->data + 2ull * size * sizeof(uint64_t) + (uint64_t)size * CDP__ELASTIC_TRIAL_BYTES;
+    bool more = false;
+    cdp_status st;
+    if (tr->part == CDP__ELASTIC_PARTS) return CDP_OK;
+    if (tr->part == CDP__ELASTIC_MEETS) {
+        tr->uneven = cdp__elastic_any(got, (uint64_t)(size - 1) * CDP__ELASTIC_TRIAL_BYTES);
+        more =
+            cdp__elastic_in_flight(e) > CDP__ELASTIC_PROBE_BYTES && !CDP__ELASTIC_PLANT(NO_PROBE);
+    }
+    if (tr->part == CDP__ELASTIC_JUDGES) {
+        more = tr->answer[1] != CDP__ELASTIC_ENOUGH;
+        tr->slow = tr->answer[1] == CDP__ELASTIC_AGAIN;
+    }
+    if (tr->part == CDP__ELASTIC_PROBES)
+        st = cdp__elastic_trial_ask(e);
+    else if (more)
+        st = cdp__elastic_trial_probe(e);
+    else {
+        tr->part = CDP__ELASTIC_PARTS;
+        st = cdp_barrier_async(tr->group, &tr->work);
+    }
+    return st == CDP_OK ? CDP_PENDING : st;
 }
 
 /* How long a member may take for a client of its own: it reads no alarm meanwhile, and others wait
@@ -2549,11 +2700,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_step(cdp_elastic *e, uint32_t budget_
         return st == CDP_OK ? CDP_PENDING : st;
     }
     st = cdp_work_poll(tr->work, budget_us);
-    if (st != CDP_OK || !tr->data) return st;
-    cdp__free(e->os, tr->data);
-    tr->data = NULL;
-    st = cdp_barrier_async(tr->group, &tr->work);
-    return st == CDP_OK ? CDP_PENDING : st;
+    return st == CDP_OK ? cdp__elastic_trial_next(e) : st;
 }
 
 /* Goes on with a trial for so long; 0: one step. */
@@ -2586,8 +2733,10 @@ CDP__PRIVATE cdp_status cdp__elastic_join_trial(cdp_elastic *e, uint64_t k) {
         cdp__elastic_trial_desc(e, &d, k, rank, &t);
         st = cdp_init(&t, &tr->group);
         if (st == CDP_OK) st = cdp__elastic_trial_exchange(e);
-        if (st == CDP_OK) st = cdp_work_wait(tr->work);
-        if (st == CDP_OK) st = cdp_barrier(tr->group);
+        do {
+            if (st == CDP_OK || st == CDP_PENDING) st = cdp_work_wait(tr->work);
+            if (st == CDP_OK) st = cdp__elastic_trial_next(e);
+        } while (st == CDP_PENDING);
         if (st == CDP_OK)
             e->stage = CDP__ELASTIC_TRIED;
         else
@@ -4426,14 +4575,6 @@ CDP_API cdp_status cdp_quorum_store_create(const cdp_quorum_store_desc *desc, cd
 /* Knows: entries, blobs, who is a source. Promises: what was received is used only after the hashes
    of all members were equal; no member waits longer than the epoch lasts. */
 
-#define CDP__ELASTIC_SOURCES 8u        /* more would not make it faster */
-#ifndef CDP__ELASTIC_PIECE             /* tests take less */
-#define CDP__ELASTIC_PIECE (32u << 20) /* at most */
-#define CDP__ELASTIC_LEAST_PIECE (4u << 20)
-/* So many bytes are hashed at a time, while they are in the cache of the core that copied them. */
-#define CDP__ELASTIC_BLOCK (256u << 10)
-#endif
-
 /* From this size on a round takes longer to copy than its source sleeps. */
 #define CDP__ELASTIC_LONG (8u << 20)
 
@@ -5056,6 +5197,44 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_dec
     cdp__format(text, sizeof text, "%llu", (unsigned long long)d->epoch);
     cdp__elastic_key(e, key, "e/now");
     return cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
+}
+
+#define CDP__ELASTIC_REHEARSALS 2u
+
+/* A newcomer that was tried calls connected() beside the running epoch, with a group of itself
+   alone: what takes long when it is done first, such as to load a library, delays nobody then. If
+   it takes longer than the members would wait for it, also once more, this process stays out. */
+CDP__PRIVATE cdp_status cdp__elastic_rehearse(cdp_elastic *e) {
+    const uint32_t most_ms = e->tcp.group.timeout_ms;
+    cdp_group_desc alone = e->tcp.group;
+    cdp_elastic_now now;
+    uint64_t ms = 0, begun;
+    uint32_t i;
+    cdp_status st = CDP_OK;
+    alone.rank = 0;
+    alone.world_size = 1;
+    for (i = 0; st == CDP_OK && i < CDP__ELASTIC_REHEARSALS && (!i || ms > most_ms); ++i) {
+        cdp_group *const before = e->middle;
+        e->middle = NULL;
+        st = cdp_group_create(&alone, &e->middle);
+        begun = cdp__elastic_now_ns(e);
+        memset(&now, 0, sizeof now);
+        now.group = e->middle;
+        now.size = 1;
+        now.old_rank = CDP__ELASTIC_NEW;
+        now.cause = "this process was tried, and will be taken in";
+        if (st == CDP_OK)
+            st = cdp__elastic_returned(
+                e, e->middle, "connected", e->desc.connected(e->desc.user, &now));
+        ms = (cdp__elastic_now_ns(e) - begun) / CDP__MS;
+        cdp_group_destroy(before);
+    }
+    if (st != CDP_OK || ms <= most_ms) return st;
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "connected() of cdp_elastic_desc took %llu ms, twice, before this process was taken in, "
+        "and the members wait for timeout_ms, %u ms: let it do less, or raise timeout_ms of "
+        "tcp->group on all ranks",
+        (unsigned long long)ms, most_ms);
 }
 
 /* The group is connected: calls connected() of the program, and transfers state. */
@@ -6095,7 +6274,10 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (cdp__elastic_may_leave(e)) return cdp__elastic_leave_job(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
             cdp__elastic_unlock(e);
-            st = cdp__elastic_enter(e);
+            if (e->stage == CDP__ELASTIC_TRIED && e->desc.connected && !e->middle
+                && !CDP__ELASTIC_PLANT(NO_REHEARSAL))
+                st = cdp__elastic_rehearse(e);
+            if (st == CDP_OK) st = cdp__elastic_enter(e);
             if (st == CDP_OK) st = cdp__elastic_attends(e);
             cdp__elastic_lock(e);
             if (st != CDP_OK) return st;

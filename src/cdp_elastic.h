@@ -162,17 +162,21 @@
 
     NEWCOMERS
         A process that comes while a job runs is tried first: it and all members connect beside the
-        epoch, as they would for the next one, exchange a few KiB, and part again. Members lose no
-        step by a newcomer that does not reach each of them. If the trial succeeds,
+        epoch, as they would for the next one, exchange a few KiB, and part again. If the state has
+        more than 16 KiB, members also send some of as many bytes: a newcomer to which the state
+        would not come within timeout_ms is not taken in. Members lose no step by a newcomer that
+        does not reach each of them. If the trial fails, it is tried again, with pauses that grow
+        from 1 s to 32 s, until join_ms: then the error says what failed. If it succeeds,
         cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
-        members to end the epoch; until then it may take its time. Otherwise it is tried again, with
-        pauses that grow from 1 s to 32 s, until join_ms: then the error says what failed. Rank 0
+        members to end the epoch; until then it may take its time. Before it asks it calls
+        connected(), with a group of itself alone (epoch 0): what takes long when it is done first,
+        such as to load a library, delays nobody. If that takes longer than timeout_ms, also once
+        more, cdp_elastic_next() returns TIMEOUT, and members have lost no step. Rank 0
         polls for newcomers, and the other members for a trial, ten times a second (in large jobs
         less often). Not tried are those with which a job begins, those that come in a turn that
         lasts for longer than 0.5 s or that too few members live for, and newcomers of one trial
-        among those of another. What a newcomer does after that may still cost epochs: a connected()
-        that takes longer than timeout_ms, or a link too slow for the state to arrive in time; see
-        below.
+        among those of another. How fast a link is cannot be told where a member has no thread. What
+        a newcomer does after that may still cost epochs: see below.
         With CDP_NO_FRAMES nobody is tried.
 
     THOSE WHO BLOCK

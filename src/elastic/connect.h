@@ -282,6 +282,44 @@ CDP__PRIVATE cdp_status cdp__elastic_tidy(cdp_elastic *e, const cdp__elastic_dec
     return cdp__elastic_put(e, e->store, CDP_STORE_SET, key, text, strlen(text));
 }
 
+#define CDP__ELASTIC_REHEARSALS 2u
+
+/* A newcomer that was tried calls connected() beside the running epoch, with a group of itself
+   alone: what takes long when it is done first, such as to load a library, delays nobody then. If
+   it takes longer than the members would wait for it, also once more, this process stays out. */
+CDP__PRIVATE cdp_status cdp__elastic_rehearse(cdp_elastic *e) {
+    const uint32_t most_ms = e->tcp.group.timeout_ms;
+    cdp_group_desc alone = e->tcp.group;
+    cdp_elastic_now now;
+    uint64_t ms = 0, begun;
+    uint32_t i;
+    cdp_status st = CDP_OK;
+    alone.rank = 0;
+    alone.world_size = 1;
+    for (i = 0; st == CDP_OK && i < CDP__ELASTIC_REHEARSALS && (!i || ms > most_ms); ++i) {
+        cdp_group *const before = e->middle;
+        e->middle = NULL;
+        st = cdp_group_create(&alone, &e->middle);
+        begun = cdp__elastic_now_ns(e);
+        memset(&now, 0, sizeof now);
+        now.group = e->middle;
+        now.size = 1;
+        now.old_rank = CDP__ELASTIC_NEW;
+        now.cause = "this process was tried, and will be taken in";
+        if (st == CDP_OK)
+            st = cdp__elastic_returned(
+                e, e->middle, "connected", e->desc.connected(e->desc.user, &now));
+        ms = (cdp__elastic_now_ns(e) - begun) / CDP__MS;
+        cdp_group_destroy(before);
+    }
+    if (st != CDP_OK || ms <= most_ms) return st;
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "connected() of cdp_elastic_desc took %llu ms, twice, before this process was taken in, "
+        "and the members wait for timeout_ms, %u ms: let it do less, or raise timeout_ms of "
+        "tcp->group on all ranks",
+        (unsigned long long)ms, most_ms);
+}
+
 /* The group is connected: calls connected() of the program, and transfers state. */
 CDP__PRIVATE cdp_status cdp__elastic_fill(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {

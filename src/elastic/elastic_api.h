@@ -83,7 +83,9 @@ typedef struct cdp_elastic_desc {
     uint64_t (*save)(void *user, void *data, uint64_t room);
     cdp_status (*load)(void *user, const void *data, uint64_t bytes);
     /* Called in cdp_elastic_next() on all ranks for each new group, before state moves: once or
-       several times in a call, for an epoch may end before it runs. An error that it returns, of
+       several times in a call, for an epoch may end before it runs. In a newcomer to a job that
+       runs it is called before, with a group of this process alone and epoch 0: see NEWCOMERS
+       above. An error that it returns, of
        whatever status, is that of cdp_elastic_next() and starts no turn, unless the group has
        failed meanwhile: then the next epoch calls it again. now->group lives at least until
        connected() has returned for a later one, or until cdp_elastic_destroy(): what was made of

@@ -43,6 +43,15 @@ typedef struct cdp__elastic_past { /* one epoch, for cdp_elastic_history() */
 #define CDP__ELASTIC_ASK_MS 1000u /* between an answer of a rank that lives and the next question */
 #define CDP__ELASTIC_DEATH_TRIPS 4u /* of a wait that nothing interrupts but a look for the dead */
 
+/* How state moves: see transfer.h. */
+#define CDP__ELASTIC_SOURCES 8u        /* more would not make it faster */
+#ifndef CDP__ELASTIC_PIECE             /* tests take less */
+#define CDP__ELASTIC_PIECE (32u << 20) /* at most */
+#define CDP__ELASTIC_LEAST_PIECE (4u << 20)
+/* So many bytes are hashed at a time, while they are in the cache of the core that copied them. */
+#define CDP__ELASTIC_BLOCK (256u << 10)
+#endif
+
 /* Epochs that failed one after the other, and in which no step was committed. */
 typedef struct cdp__elastic_tries {
     uint32_t count;
@@ -73,14 +82,27 @@ typedef struct cdp__elastic_watch {
     bool reads_question;  /* `tickets` looks for their question */
 } cdp__elastic_watch;
 
+/* What the ranks of a trial do, one after the other. */
+typedef enum cdp__elastic_part {
+    CDP__ELASTIC_MEETS,  /* each newcomer exchanges something with all ranks */
+    CDP__ELASTIC_PROBES, /* members send as much as a part of the state */
+    CDP__ELASTIC_JUDGES, /* newcomers say whether they know enough */
+    CDP__ELASTIC_PARTS   /* all wait until all others have done the same */
+} cdp__elastic_part;
+
 /* An attempt to connect with newcomers beside the epoch; see trial.h. */
 typedef struct cdp__elastic_trial {
     uint64_t epoch;                /* in which the rest is valid */
     uint64_t number;               /* of the last one in it; 0: there was none */
     struct cdp_starting *starting; /* NULL: none is under way */
     cdp_group *group;              /* of this trial */
-    cdp_work work;                 /* in it: exchanges `data`, then waits for all others to have */
-    uint8_t *data;                 /* NULL: not any more, or not yet */
+    cdp_work work;                 /* in it: `part` */
+    uint8_t part;                  /* cdp__elastic_part */
+    uint8_t answer[2];             /* JUDGES: of this rank; the least of all ranks */
+    bool slow;                     /* PROBES: the last one was too slow, and is repeated */
+    bool uneven;                   /* a newcomer: some rank moves its bytes in its calls alone */
+    uint64_t probe, probe_ns;      /* PROBES: bytes to each newcomer, and when that began */
+    uint8_t *data;                 /* MEETS, PROBES: counts, what it sends, what it gets */
     bool leaving;                  /* this process leaves the group */
     uint32_t newcomers;            /* the last ranks of the group */
     cdp_store *store;              /* for it alone; NULL: e->store */

@@ -24,14 +24,6 @@
 #include "store.h"
 #include "attend.h"
 
-#define CDP__ELASTIC_SOURCES 8u        /* more would not make it faster */
-#ifndef CDP__ELASTIC_PIECE             /* tests take less */
-#define CDP__ELASTIC_PIECE (32u << 20) /* at most */
-#define CDP__ELASTIC_LEAST_PIECE (4u << 20)
-/* So many bytes are hashed at a time, while they are in the cache of the core that copied them. */
-#define CDP__ELASTIC_BLOCK (256u << 10)
-#endif
-
 /* From this size on a round takes longer to copy than its source sleeps. */
 #define CDP__ELASTIC_LONG (8u << 20)
 

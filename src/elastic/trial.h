@@ -98,6 +98,9 @@ CDP__PRIVATE uint32_t cdp__elastic_waiting(
 
 #define CDP__ELASTIC_TRIAL_US 5000u /* for how long a thread goes on before it checks the alarm */
 #define CDP__ELASTIC_TRIAL_BYTES 4096u /* more than a packet holds: some networks drop long ones */
+#define CDP__ELASTIC_PROBE_BYTES (16u << 10) /* of the first one; smaller states come at once */
+#define CDP__ELASTIC_MOST_PROBE (4u << 20)
+#define CDP__ELASTIC_PROBE_MS 250u       /* one that takes so long says how fast a link is */
 #define CDP__ELASTIC_TRIAL_PAUSE_MS 500u /* between trials; doubles with each that fails */
 
 /* Ranks other than 0 poll for a trial less often in large jobs, for the sake of the store. */
@@ -176,28 +179,148 @@ CDP__PRIVATE void cdp__elastic_trial_stop(cdp_elastic *e) {
     *cdp__error_slot() = why;
 }
 
-/* Groups connect two ranks when these have something for each other: here each newcomer exchanges
-   something with all ranks. */
-CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
+CDP__PRIVATE bool cdp__elastic_any(const uint8_t *p, uint64_t bytes) {
+    uint64_t i;
+    for (i = 0; i < bytes && !p[i]; ++i) {
+    }
+    return i < bytes;
+}
+
+/* Newcomers and all ranks exchange so much: `sent` bytes from each rank that is not a newcomer, and
+   `back` from newcomers to each rank. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_move(cdp_elastic *e, uint64_t sent, uint64_t back) {
     cdp__elastic_trial *const tr = &e->trial;
     const uint32_t size = cdp_size(tr->group), rank = cdp_rank(tr->group);
     const uint32_t first = size - tr->newcomers;
-    const uint64_t most = (uint64_t)size * CDP__ELASTIC_TRIAL_BYTES;
+    const uint64_t most = (uint64_t)size * cdp__max(sent, back);
+    const uint64_t room = 2ull * size * sizeof(uint64_t) + 2 * most;
     uint64_t *counts;
     cdp_request rq;
     uint32_t r;
-    tr->data = (uint8_t *)cdp__alloc_zero(e->os, size * sizeof *counts + 2 * most);
-    if (!tr->data) return cdp__fail_nomem("what a trial exchanges", 2 * most);
+    cdp__free(e->os, tr->data);
+    tr->data = (uint8_t *)cdp__alloc_zero(e->os, room);
+    if (!tr->data) return cdp__fail_nomem("what a trial exchanges", room);
     counts = (uint64_t *)(void *)tr->data;
-    for (r = 0; r < size; ++r)
-        counts[r] = r != rank && (r >= first || rank >= first) ? CDP__ELASTIC_TRIAL_BYTES : 0;
+    for (r = 0; r < size; ++r) {
+        if (r == rank || (r < first && rank < first)) continue;
+        counts[r] = rank < first ? sent : back;
+        counts[size + r] = r < first ? sent : back;
+    }
     memset(&rq, 0, sizeof rq);
     rq.kind = CDP_COLL_ALLTOALL;
     rq.dtype = CDP_DTYPE_U8;
-    rq.in_counts = rq.out_counts = counts;
-    rq.in = tr->data + size * sizeof *counts;
-    rq.out = tr->data + size * sizeof *counts + most;
+    rq.in_counts = counts;
+    rq.out_counts = counts + size;
+    rq.in = tr->data + 2ull * size * sizeof *counts;
+    rq.out = tr->data + 2ull * size * sizeof *counts + most;
+    memset(tr->data + 2ull * size * sizeof *counts, e->no_thread, (size_t)most);
     return cdp_start(tr->group, &rq, &tr->work);
+}
+
+/* Groups connect two ranks when these have something for each other: here each newcomer exchanges
+   something with all ranks. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
+    e->trial.part = CDP__ELASTIC_MEETS;
+    e->trial.probe = 0;
+    e->trial.slow = false;
+    return cdp__elastic_trial_move(e, CDP__ELASTIC_TRIAL_BYTES, CDP__ELASTIC_TRIAL_BYTES);
+}
+
+/* ---- how fast the state would come
+
+   While a newcomer receives the state, the members wait. If its link is so slow that the state does
+   not arrive within the deadline of operations, they would lose whole epochs: so they send it some
+   of as many bytes before, twice as much each time, until that took long enough to judge. What
+   seems too slow is looked at twice: a machine may be busy for a moment. Members without threads
+   send in their calls alone, which says nothing about the link. */
+
+/* Bytes of state that may be on their way to a newcomer at the same time: each must arrive within
+   timeout_ms. */
+CDP__PRIVATE uint64_t cdp__elastic_in_flight(const cdp_elastic *e) {
+    uint64_t bytes = 0;
+    uint32_t i;
+    for (i = 0; i < e->desc.entry_count; ++i)
+        bytes += e->desc.entries[i].count * cdp_dtype_size(e->desc.entries[i].dtype);
+    return cdp__min(bytes, 2ull * CDP__ELASTIC_SOURCES * CDP__ELASTIC_PIECE);
+}
+
+CDP__PRIVATE cdp_status cdp__elastic_trial_probe(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t members = cdp_size(tr->group) - tr->newcomers;
+    if (!tr->slow) tr->probe = tr->probe ? 2 * tr->probe : CDP__ELASTIC_PROBE_BYTES;
+    tr->part = CDP__ELASTIC_PROBES;
+    tr->probe_ns = cdp__elastic_now_ns(e);
+    return cdp__elastic_trial_move(e, tr->probe / members + 1, 0);
+}
+
+/* What a newcomer says of a probe: the least answer of all ranks counts. */
+enum {
+    CDP__ELASTIC_AGAIN, /* it was too slow */
+    CDP__ELASTIC_MORE,
+    CDP__ELASTIC_ENOUGH
+};
+
+/* A newcomer has got a probe. An error if the state would not arrive in time. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_judge(cdp_elastic *e, uint8_t *answer) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint64_t bytes = cdp__elastic_in_flight(e);
+    const uint64_t took_us = (cdp__elastic_now_ns(e) - tr->probe_ns) / 1000;
+    const uint64_t trip_us = e->round_trip_ns / 1000;
+    const uint64_t us = took_us > trip_us ? took_us - trip_us : 0;
+    const uint64_t ms = us * (bytes / (tr->probe >> 10) + 1) / 1024 / 1000;
+    const bool enough = us >= CDP__ELASTIC_PROBE_MS * 1000ull || tr->probe >= bytes
+        || tr->probe >= CDP__ELASTIC_MOST_PROBE;
+    const bool late = enough && !tr->uneven && ms > e->tcp.group.timeout_ms;
+    *answer = enough ? CDP__ELASTIC_ENOUGH : CDP__ELASTIC_MORE;
+    if (late) *answer = CDP__ELASTIC_AGAIN;
+    if (!late || !tr->slow) return CDP_OK;
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "%llu bytes took %llu ms from the ranks to this process; the state would take %llu ms, and "
+        "timeout_ms is %u ms",
+        (unsigned long long)tr->probe, (unsigned long long)(us / 1000), (unsigned long long)ms,
+        e->tcp.group.timeout_ms);
+}
+
+/* All ranks learn whether each newcomer knows enough; ranks that are none have no opinion. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_ask(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const bool newcomer = cdp_rank(tr->group) >= cdp_size(tr->group) - tr->newcomers;
+    cdp_status st = CDP_OK;
+    tr->answer[0] = CDP__ELASTIC_ENOUGH;
+    if (newcomer) st = cdp__elastic_trial_judge(e, &tr->answer[0]);
+    if (st != CDP_OK) return st;
+    tr->part = CDP__ELASTIC_JUDGES;
+    return cdp_allreduce_async(
+        tr->group, &tr->answer[0], &tr->answer[1], 1, CDP_DTYPE_U8, CDP_REDUCE_MIN, &tr->work);
+}
+
+/* What comes after a part that has succeeded: CDP_PENDING, or CDP_OK if it was the last one. */
+CDP__PRIVATE cdp_status cdp__elastic_trial_next(cdp_elastic *e) {
+    cdp__elastic_trial *const tr = &e->trial;
+    const uint32_t size = cdp_size(tr->group);
+    const uint8_t *const got =
+        tr->data + 2ull * size * sizeof(uint64_t) + (uint64_t)size * CDP__ELASTIC_TRIAL_BYTES;
+    bool more = false;
+    cdp_status st;
+    if (tr->part == CDP__ELASTIC_PARTS) return CDP_OK;
+    if (tr->part == CDP__ELASTIC_MEETS) {
+        tr->uneven = cdp__elastic_any(got, (uint64_t)(size - 1) * CDP__ELASTIC_TRIAL_BYTES);
+        more =
+            cdp__elastic_in_flight(e) > CDP__ELASTIC_PROBE_BYTES && !CDP__ELASTIC_PLANT(NO_PROBE);
+    }
+    if (tr->part == CDP__ELASTIC_JUDGES) {
+        more = tr->answer[1] != CDP__ELASTIC_ENOUGH;
+        tr->slow = tr->answer[1] == CDP__ELASTIC_AGAIN;
+    }
+    if (tr->part == CDP__ELASTIC_PROBES)
+        st = cdp__elastic_trial_ask(e);
+    else if (more)
+        st = cdp__elastic_trial_probe(e);
+    else {
+        tr->part = CDP__ELASTIC_PARTS;
+        st = cdp_barrier_async(tr->group, &tr->work);
+    }
+    return st == CDP_OK ? CDP_PENDING : st;
 }
 
 /* How long a member may take for a client of its own: it reads no alarm meanwhile, and others wait
@@ -281,11 +404,7 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_step(cdp_elastic *e, uint32_t budget_
         return st == CDP_OK ? CDP_PENDING : st;
     }
     st = cdp_work_poll(tr->work, budget_us);
-    if (st != CDP_OK || !tr->data) return st;
-    cdp__free(e->os, tr->data);
-    tr->data = NULL;
-    st = cdp_barrier_async(tr->group, &tr->work);
-    return st == CDP_OK ? CDP_PENDING : st;
+    return st == CDP_OK ? cdp__elastic_trial_next(e) : st;
 }
 
 /* Goes on with a trial for so long; 0: one step. */
@@ -318,8 +437,10 @@ CDP__PRIVATE cdp_status cdp__elastic_join_trial(cdp_elastic *e, uint64_t k) {
         cdp__elastic_trial_desc(e, &d, k, rank, &t);
         st = cdp_init(&t, &tr->group);
         if (st == CDP_OK) st = cdp__elastic_trial_exchange(e);
-        if (st == CDP_OK) st = cdp_work_wait(tr->work);
-        if (st == CDP_OK) st = cdp_barrier(tr->group);
+        do {
+            if (st == CDP_OK || st == CDP_PENDING) st = cdp_work_wait(tr->work);
+            if (st == CDP_OK) st = cdp__elastic_trial_next(e);
+        } while (st == CDP_PENDING);
         if (st == CDP_OK)
             e->stage = CDP__ELASTIC_TRIED;
         else

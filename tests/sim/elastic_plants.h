@@ -17,6 +17,8 @@ typedef enum plant {
     PLANT_RECEIVER_KEEPS_STATE, /* a receiver passes for one that has state */
     PLANTS,                     /* those of pure functions end here */
     PLANT_AGREE_ALONE = PLANTS, /* who has the result of the operation does not ask the store */
+    PLANT_NO_PROBE,             /* nobody looks how fast the link of a newcomer is */
+    PLANT_NO_REHEARSAL,         /* connected() of a newcomer is called with the members alone */
     PLANT_COUNTS_PAUSES,        /* a process counts the time in which it stood still itself */
 } plant;
 static plant planted;

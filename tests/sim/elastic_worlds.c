@@ -19,7 +19,8 @@
 
    In one of two worlds nobody has a thread: processes arrive and decide in their calls. In those of
    the kind "long" one of them computes for longer than settle_ms: it is left out, and told for how
-   long it was away; unless it calls cdp_elastic_poll() meanwhile.
+   long it was away; unless it calls cdp_elastic_poll() meanwhile. All have threads in those of the
+   kind "thin": without them nobody knows how fast a link is.
 
    Then planted mistakes, each of which some world must find.
 
@@ -52,6 +53,9 @@ enum {
     SETTLE_ALONE_MS = 1600, /* without threads: a step, and 1500 */
     JOIN_MS = 20000,
     OPERATION_MS = 3000,
+    BALLAST = 1 << 18, /* F_THIN: bytes of the state that never change */
+    THIN_BYTES = 2048, /* of them on their way to it at the same time */
+    THIN_MS = 20,
     FAR_OPERATION_MS = 30000 /* 100 round trips */
 };
 
@@ -85,13 +89,14 @@ typedef enum fault_kind {
     F_OTHER,    /* the last newcomer has another setting */
     F_HANG,     /* a member computes for ever, and its thread lives */
     F_AWAY,     /* the last newcomer is away before cdp_elastic_next(), or in connected() */
+    F_THIN,     /* the state does not reach the last newcomer in time */
     F_FAR,      /* round trips of up to 300 ms */
     F_KINDS
 } fault_kind;
 static const char *const fault_names[F_KINDS] = {"none", "delay", "kill", "every", "pair", "node",
     "storm", "crowd", "stop", "cut", "part", "one_way", "slow_store", "no_store", "nomem", "apart",
     "first", "firewall", "gone", "mute", "source", "deaf", "agree", "pause", "ask", "long", "other",
-    "hang", "away", "far"};
+    "hang", "away", "thin", "far"};
 
 /* What is known of an epoch, whoever told it first. */
 typedef struct epoch_seen {
@@ -142,6 +147,8 @@ static struct {
     char wrong[900];
 } x;
 
+static uint8_t ballast[NODES][BALLAST]; /* of each node */
+
 static struct {
     uint64_t worlds, epochs, lost, back, named, unnamed, slowest_ns, crowds, no_thread, away,
         others, evicted, kept_out, deaf;
@@ -168,7 +175,8 @@ static bool at_once(uint32_t kind) {
 
 /* Worlds in which somebody lives, reaches the store and blocks the others. */
 static bool blocks(void) {
-    return x.kind == F_APART || x.kind == F_FIREWALL || x.kind == F_HANG || x.kind == F_AWAY;
+    return x.kind == F_APART || x.kind == F_FIREWALL || x.kind == F_HANG || x.kind == F_AWAY
+        || x.kind == F_THIN;
 }
 
 static bool is_bad(const member *m) {
@@ -649,9 +657,10 @@ static cdp_status live(member *m) {
     char host[20], id[2 * CDP__ELASTIC_ID_BYTES + 1], will[80];
     const uint64_t seed[1] = {x.seed};
     uint8_t raw[CDP__ELASTIC_ID_BYTES] = {(uint8_t)node->id, (uint8_t)m->life};
-    cdp_entry entries[3] = {{"first", m->w, 5, CDP_DTYPE_U64},
+    cdp_entry entries[4] = {{"first", m->w, 5, CDP_DTYPE_U64},
         {"second", m->w + 5, WEIGHTS - 6, CDP_DTYPE_U64},
-        {"third", m->w + WEIGHTS - 1, 1, CDP_DTYPE_U64}};
+        {"third", m->w + WEIGHTS - 1, 1, CDP_DTYPE_U64},
+        {"ballast", ballast[node->id], BALLAST, CDP_DTYPE_U8}};
     cdp_store *store;
     cdp_status st;
     memcpy(raw + 8, seed, sizeof seed);
@@ -683,7 +692,7 @@ static cdp_status live(member *m) {
         .batch = BATCH,
         .step = x.newest ? m->last.step : 0, /* what it claims counts for nothing then */
         .entries = entries,
-        .entry_count = 3,
+        .entry_count = x.kind == F_THIN ? 4 : 3,
         .save = save,
         .load = load,
         .connected = x.kind == F_AWAY ? connected : NULL,
@@ -748,6 +757,9 @@ static bool may_end(const member *m) {
         return cuts_off() || (x.died_ns && x.world->now > x.world->start_ns + x.died_ns);
     if (x.kind == F_GONE && m->status == CDP_ERR_TIMEOUT) return x.cuts;
     if (blocks() && m->life) return true; /* it was left out, and tried again */
+    if (is_bad(m) && m->status == CDP_ERR_TIMEOUT)
+        return strstr(t, "did not take this process in")
+            || strstr(t, "before this process was taken");
     if (m->status == CDP_ERR_STATE && strstr(t, "this process left")) return m->leave_at > 0;
     if (m->status == CDP_ERR_STATE && strstr(t, "left out of epoch"))
         return cuts_off() || x.kind == F_CUT || was_away(m);
@@ -857,6 +869,8 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     if (kind == F_ASK) fresh = 0;
     if (kind == F_FAR) members = 2 + (uint32_t)(seed % 3);
     if ((kind == F_OTHER || kind == F_FIREWALL || kind == F_AWAY) && !fresh) fresh = 1;
+    if (kind == F_THIN) members = 2 + (uint32_t)(seed % 2);
+    if (kind == F_THIN) fresh = 1;
     if (kind == F_APART && members < 3) members = 3;
     if (kind == F_GONE && members > 4) members = 4;
     if (kind == F_GONE && !fresh) fresh = 1;
@@ -865,8 +879,8 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
     if (kind == F_EVERY) fresh = 1;
     if (members + fresh > most) members = most - fresh;
     x.fresh = fresh;
-    x.steps =
-        at_once(kind) || kind == F_FIREWALL || kind == F_AWAY || kind == F_GONE || kind == F_MUTE
+    x.steps = at_once(kind) || kind == F_GONE || kind == F_MUTE || kind == F_FIREWALL
+            || kind == F_AWAY || kind == F_THIN
         ? MOST_STEPS
         : STEPS;
     x.nodes = 1 + members + fresh;
@@ -892,6 +906,7 @@ static void draw_world(uint64_t seed, fault_kind kind, bool no_thread) {
             m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
         if (kind == F_GONE && i > members) m->start_ns += seed % 2 * 3 * SIM_S;
         if (blocks()) m->pace_us = (uint32_t)sim_log_between(&s, 20000, 40000);
+        if (kind == F_THIN) m->pace_us = (uint32_t)sim_log_between(&s, 60000, 90000);
         if (blocks() && i > members) m->start_ns = (x.settle_ms + 100 + seed % 50) * SIM_MS;
         if (kind == F_NONE && sim_chance(&s, 100)) m->leave_at = 1 + sim_random(&s) % STEPS;
         x.leaves += m->leave_at > 0;
@@ -935,20 +950,21 @@ static uint64_t far_ns(uint64_t seed) {
     return us[seed % (sizeof us / sizeof *us)] * SIM_US;
 }
 
-/* F_FIREWALL, F_AWAY before cdp_elastic_next(): the bad newcomer was in no epoch, so no member lost
-   a step because of it. Not where it is cut off from other newcomers alone: they may both be
-   connected to all members, when they are tried one after the other. */
+/* F_FIREWALL, F_AWAY, F_THIN: the bad newcomer was in no epoch, so no member lost a step because of
+   it. Not where it is cut off from other newcomers alone: they may both be connected to all
+   members, when they are tried one after the other. */
 static bool is_tried(uint32_t set_b) {
     const uint32_t members = (1u << (x.nodes - x.fresh)) - 2;
-    return x.kind == F_FIREWALL ? (set_b & members) != 0 : x.kind == F_AWAY && x.seed % 2 == 0;
+    if (x.kind == F_FIREWALL) return (set_b & members) != 0;
+    return x.kind == F_AWAY || x.kind == F_THIN;
 }
 
 static void judge_trials(void) {
     const member *const m = &x.m[x.bad[0]];
     for (uint32_t k = 2; k <= x.newest; ++k)
         for (uint32_t r = 0; r < x.e[k].size; ++r)
-            if (x.e[k].node[r] == x.bad[0] && x.kind == F_FIREWALL)
-                wrong(m, "epoch %u has the newcomer that does not reach its ranks", k);
+            if (x.e[k].node[r] == x.bad[0] && (x.kind != F_AWAY || x.seed % 2))
+                wrong(m, "epoch %u has the newcomer that would block it", k);
     total.kept_out += m->status != CDP_PENDING;
     for (uint32_t k = 2; k <= x.newest; ++k)
         if (x.e[k].lost) wrong(m, "epoch %u lost %u ranks because of a newcomer", k, x.e[k].lost);
@@ -960,6 +976,18 @@ static void be_far(void) {
         const sim_link_rule r = {.from = i, .to = i, .delay_ns = 20 * SIM_US};
         sim_add_link_rule(x.world, &r);
     }
+}
+
+/* F_THIN: the last newcomer and all others. */
+static void be_thin(void) {
+    for (uint32_t i = 1; x.kind == F_THIN && i < x.bad[0]; ++i)
+        for (uint32_t back = 0; back < 2; ++back) {
+            const sim_link_rule r = {.from = back ? x.bad[0] : i,
+                .to = back ? i : x.bad[0],
+                .delay_ns = THIN_MS * SIM_MS,
+                .buffer_bytes = THIN_BYTES / (x.nodes - 1 - x.fresh)};
+            sim_add_link_rule(x.world, &r);
+        }
 }
 
 /* F_FAR: round trips one after the other, from the start to the first step, but for
@@ -1057,6 +1085,7 @@ static bool world_run(uint64_t seed, fault_kind kind, bool no_thread, const sim_
     x.world = sim_open(&d);
     add_faults(f, faults, kind);
     be_far();
+    be_thin();
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.800s", x.world->failure);
     if (!cuts_off() && kind != F_DELAY && kind != F_CUT && kind != F_NOMEM && kind != F_PAUSE
@@ -1166,7 +1195,7 @@ static uint32_t draw_faults(uint64_t seed, fault_kind kind, const outcome *o, si
 static bool seed_run(uint64_t seed, uint32_t kind) {
     const uint64_t drawn = kind == F_EVERY ? 1 : seed;
     uint64_t s = sim_stream(seed, 78);
-    const bool no_thread = kind == F_LONG || sim_chance(&s, 512);
+    const bool no_thread = kind == F_LONG || (kind != F_THIN && sim_chance(&s, 512));
     sim_fault f[SIM_MAX_FAULTS];
     outcome o, again;
     uint32_t faults = 0;
@@ -1198,9 +1227,9 @@ static bool kind_end(uint32_t kind, uint32_t bad, uint64_t seeds) {
         || (kind == F_DEAF && seeds >= 25 && total.deaf < seeds / 3)
         || (kind == F_OTHER && seeds >= 25 && total.others < seeds / 2)
         || ((kind == F_APART || kind == F_HANG) && seeds >= 25 && total.evicted < seeds / 3)
-        || (kind == F_AWAY && seeds >= 25 && total.evicted < seeds / 6)
-        || ((kind == F_AWAY || kind == F_FIREWALL) && seeds >= 25 && total.kept_out < seeds / 3)
-        || (seeds >= 25 && !total.no_thread);
+        || ((kind == F_AWAY || kind == F_FIREWALL || kind == F_THIN) && seeds >= 25
+            && total.kept_out < seeds / 3)
+        || (seeds >= 25 && kind != F_THIN && !total.no_thread);
     printf("%s %s: %llu seeds, %llu of %llu worlds without threads, %u failed; %llu epochs, %llu "
            "of them a step back, %llu ends without "
            "state; the dead were named %llu times, and %llu times not; slowest turn %llu ms\n",
@@ -1222,6 +1251,8 @@ int main(int argc, char **argv) {
         {PLANT_COUNTED_EARLY, F_NONE, "samples counted before the commit", NULL},
         {PLANT_WAITS_FOR_DEAD, F_NONE, "waits for the dead", NULL},
         {PLANT_AGREE_ALONE, F_AGREE, "who has the result agrees without the store", NULL},
+        {PLANT_NO_PROBE, F_THIN, "newcomers are taken in over any link", NULL},
+        {PLANT_NO_REHEARSAL, F_AWAY, "members wait for a newcomer's connected()", NULL},
         {PLANT_COUNTS_PAUSES, F_PAUSE, "the time of a standstill counts as silence of others",
             NULL}};
     const worlds w = {fault_names, F_KINDS, 25, seed_run, x.wrong, kind_end, plants,
