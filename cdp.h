@@ -3234,7 +3234,8 @@ typedef struct cdp_leaves_desc {
 /* Collective; waits. *out belongs to the caller. Errors: INVALID (a missing member; fewer leaves
    than ranks: the text lists the numbers of ranks that are possible), UNSUPPORTED (what the desc
    excludes), NOMEM, STATE (a backward pass is open; the group or the ddp was destroyed), MISMATCH
-   on all ranks (ranks have other leaves, counts or dtypes), or the group's failure. */
+   on all ranks (ranks have other leaves, counts or dtypes), or the group's failure. What one rank
+   refuses, but STATE, is the error of all: the text names that rank. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out);
 
 /* Local, between passes. The ddp has no hook then. NULL is allowed. A second call does nothing,
@@ -3318,7 +3319,8 @@ typedef struct cdp_outer_stats {
    cdp_outer_rebind() in the same group, of these. *out belongs to the caller. Errors: INVALID (a
    missing member, values out of their range; `fragments` does not divide `period`), UNSUPPORTED
    (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks
-   (other settings or numbers of parameters), or the group's failure. */
+   (other settings or numbers of parameters), or the group's failure. What one rank refuses, with a
+   group in its desc, is the error of all: the text names that rank. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out);
 
 /* After each inner step, on all ranks equally often. Starts the mean of a fragment, moves it on, or
@@ -3382,7 +3384,8 @@ typedef struct cdp_straggler {
 } cdp_straggler;
 
 /* Collective (it makes a group of all ranks). *out belongs to the caller. Errors: INVALID (a
-   missing member), NOMEM, those of cdp_group_new(). */
+   missing member), NOMEM (of one rank, on all of them: the text names it), those of
+   cdp_group_new(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out);
 
 /* After cdp_ddp_backward_end() and the update, on all ranks in every step. The line of the job
@@ -3399,7 +3402,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_report_step(
 CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 
 /* The last step of all ranks as one SVG picture on one clock: ranks compare theirs in eight
-   allgathers. Collective, between steps; waits. Writes at most `room` bytes, a zero at the end
+   barriers. Collective, between steps; waits. Writes at most `room` bytes, a zero at the end
    among them; *bytes, which may be NULL, gets the length of the whole text without the zero.
    Errors: INVALID (NULL), STATE (no step yet, or the last pass was not synchronized), NOMEM, or the
    group's failure. */
@@ -5505,6 +5508,75 @@ CDP__PRIVATE bool cdp__norm_found_inf(cdp_dtype t, double norm, const void *x, u
     if (t != CDP_DTYPE_F64) return true;
     largest = cdp__norm_of(t, CDP__NORM_MAX, x, n);
     return largest - largest != 0;
+}
+
+/* ---- >>group/vote: a rank that cannot go on tells the others --------------------------------- */
+
+/* Knows: a status on every rank. Promises: all ranks learn whether one of them has failed, which
+   one, and why, and the group stays usable. */
+
+/* Every rank brings its status and, where that is a failure, its last error. Returns that, or the
+   failure of the highest rank that has one; `call` begins the text. */
+CDP__PRIVATE cdp_status cdp__vote(cdp_group *g, cdp_status own, const char *call) {
+    const cdp_error e = *cdp_last_error();
+    uint64_t bad = own == CDP_OK ? 0 : (cdp_rank(g) + 1ull) << 32 | (uint32_t) - (int32_t)own;
+    char why[sizeof e.text];
+    uint32_t rank;
+    cdp_status st = cdp_allreduce(g, NULL, &bad, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
+    rank = (uint32_t)(bad >> 32) - 1;
+    memcpy(why, e.text, sizeof why);
+    if (st == CDP_OK && bad) st = cdp_broadcast(g, why, sizeof why, CDP_DTYPE_U8, rank);
+    if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
+    if (st != CDP_OK || !bad) return st;
+    why[sizeof why - 1] = 0;
+    return cdp_error_set((cdp_status) - (int32_t)(uint32_t)bad, (int32_t)rank, 0,
+        "%s has failed on rank %u: %s", call, rank, why);
+}
+
+/* ---- >>group/clocks: clocks of ranks are compared -------------------------------------------- */
+
+/* Knows: barriers. Promises: where ranks read the same clock, nothing is to be added. */
+
+#define CDP__CLOCK_TURNS 8u
+
+/* What is added to a clock to get that of rank 0: between low and high. */
+typedef struct cdp__shift_bounds {
+    int64_t low, high;
+} cdp__shift_bounds;
+
+/* A barrier began at `left` and ended at `came`, on each rank's own clock: on none has it ended
+   before it began on the other one. */
+CDP__PRIVATE void cdp__shift_narrow(
+    cdp__shift_bounds *b, uint64_t left, uint64_t came, uint64_t left_0, uint64_t came_0) {
+    const int64_t low = (int64_t)(left_0 - came), high = (int64_t)(came_0 - left);
+    if (low > b->low) b->low = low;
+    if (high < b->high) b->high = high;
+}
+
+/* The middle; 0 where that is possible, because then it may be the same clock. */
+CDP__PRIVATE int64_t cdp__shift_middle(const cdp__shift_bounds *b) {
+    if (b->low <= 0 && b->high >= 0) return 0;
+    return b->low + (b->high - b->low) / 2;
+}
+
+/* *add: what to add to the clock of this rank to get that of rank 0, within the time that the
+   fastest of some barriers takes. Collective. */
+CDP__PRIVATE cdp_status cdp__clock_compare(cdp_group *g, const cdp_os *os, int64_t *add) {
+    cdp__shift_bounds b = {-INT64_MAX / 4, INT64_MAX / 4};
+    uint64_t mine[2 * CDP__CLOCK_TURNS], first[2 * CDP__CLOCK_TURNS];
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < CDP__CLOCK_TURNS && st == CDP_OK; ++i) {
+        mine[2 * i] = os->now_ns(os->user);
+        st = cdp_barrier(g);
+        mine[2 * i + 1] = os->now_ns(os->user);
+    }
+    memcpy(first, mine, sizeof first);
+    if (st == CDP_OK) st = cdp_broadcast(g, first, 2 * CDP__CLOCK_TURNS, CDP_DTYPE_U64, 0);
+    for (i = 0; i < CDP__CLOCK_TURNS; ++i)
+        cdp__shift_narrow(&b, mine[2 * i], mine[2 * i + 1], first[2 * i], first[2 * i + 1]);
+    *add = cdp_rank(g) ? cdp__shift_middle(&b) : 0;
+    return st;
 }
 
 #endif /* CDP__SHARED_IMPL_INCLUDED */
@@ -18631,17 +18703,17 @@ CDP_API CDP__COLD cdp_status cdp_group_new(
             "cdp_group_new: this rank (%u) is not in the list; only the ranks of the new group "
             "make it",
             parent->desc.rank);
-    world = (uint32_t *)cdp__alloc(parent->os, count * sizeof *world);
-    if (!world) return cdp__fail_nomem("a group", count * sizeof *world);
     for (i = 0; i < count; ++i) {
         uint8_t bytes[4];
-        world[i] = cdp__world_rank(parent, ranks[i]);
-        cdp__put_u32(bytes, world[i]);
+        cdp__put_u32(bytes, cdp__world_rank(parent, ranks[i]));
         hash = cdp__hash(hash, bytes, 4);
     }
+    world = (uint32_t *)cdp__alloc(parent->os, count * sizeof *world);
+    for (i = 0; world && i < count; ++i)
+        world[i] = cdp__world_rank(parent, ranks[i]);
     cdp__enter(parent);
-    channel = cdp__world_channel(parent->w, hash);
-    if (channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
+    channel = cdp__world_channel(parent->w, hash); /* counts where memory is lacking, too */
+    if (world && channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
     cdp__leave(parent);
     cdp__free(parent->os, world);
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
@@ -21654,6 +21726,25 @@ CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
     part->parent = cdp__group_top(whole);
     ++part->parent->children;
     cdp__leave(whole);
+}
+
+/* A group of all ranks, in which nothing else runs; `room`: one number for each of them. Without
+   groups it is the same one. */
+CDP__PRIVATE cdp_status cdp__group_alike(cdp_group *whole, uint32_t *room, cdp_group **out) {
+#ifdef CDP_NO_GROUPS
+    (void)room;
+    *out = whole;
+    return CDP_OK;
+#else
+    const uint32_t n = cdp_size(whole);
+    cdp_status st;
+    uint32_t i;
+    for (i = 0; i < n; ++i)
+        room[i] = i;
+    st = cdp_group_new(whole, room, n, out);
+    if (st == CDP_OK) cdp__group_share_failures(*out, whole);
+    return st;
+#endif
 }
 
 /* A work that completes when the group's backend has done everything given to it so far. */
@@ -25404,13 +25495,8 @@ CDP__PRIVATE cdp_status cdp__ddp_open_groups(cdp_ddp *d, uint32_t operations) {
 #else
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
-    for (i = 0; i < n; ++i)
-        all[i] = i;
-    for (i = 1; i < operations && st == CDP_OK; ++i) {
-        if (d->groups[i]) continue;
-        st = cdp_group_new(d->group, all, n, &d->groups[i]);
-        if (st == CDP_OK) cdp__group_share_failures(d->groups[i], d->group);
-    }
+    for (i = 1; i < operations && st == CDP_OK; ++i)
+        if (!d->groups[i]) st = cdp__group_alike(d->group, all, &d->groups[i]);
     cdp__free(d->os, all);
     return st;
 #endif
@@ -28814,56 +28900,53 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_ddp(const cdp_ddp *d) {
     return CDP_OK;
 }
 
-/* Leaves, bytes of gradients and dtype are equal on all ranks. Before the range of leaves is
-   checked: a rank that refuses them alone would let the others wait. */
+/* Leaves, bytes of gradients and dtype are those of rank 0. Collective. */
 CDP__PRIVATE cdp_status cdp__leaves_compare(const cdp_leaves_desc *d) {
     static const char *const what[] = {"leaves", "bytes of gradients", "as dtype"};
-    const uint32_t n = cdp_size(d->group);
-    const cdp_os *os = cdp__group_os(d->group);
-    uint64_t mine[3] = {d->leaves, 0, d->ddp ? 0 : (uint64_t)d->dtype};
-    uint64_t *all = (uint64_t *)cdp__alloc(os, n * sizeof mine);
+    uint64_t mine[3] = {d->leaves, 0, d->ddp ? 0 : (uint64_t)d->dtype}, first[3];
     cdp_status st;
     uint32_t i;
     if (!d->ddp) mine[1] = d->count * cdp_dtype_size(d->dtype);
     for (i = 0; d->ddp && i < d->ddp->param_count; ++i)
         mine[1] += cdp__param_bytes(&d->ddp->params[i]);
-    if (!all) return cdp__fail_nomem("leaves", n * sizeof mine);
-    st = cdp_allgather(d->group, mine, all, 3, CDP_DTYPE_U64);
-    for (i = 3; st == CDP_OK && i < 3 * n; ++i)
-        if (all[i] != all[i % 3])
+    memcpy(first, mine, sizeof first);
+    st = cdp_broadcast(d->group, first, 3, CDP_DTYPE_U64, 0);
+    for (i = 0; st == CDP_OK && i < 3; ++i)
+        if (mine[i] != first[i])
             st = cdp__fail(CDP_ERR_MISMATCH,
-                "cdp_leaves_create: rank %u has %llu %s, rank 0 has %llu; make them equal", i / 3,
-                (unsigned long long)all[i], what[i % 3], (unsigned long long)all[i % 3]);
-    cdp__free(os, all);
+                "cdp_leaves_create: rank %u has %llu %s, rank 0 has %llu; make them equal",
+                cdp_rank(d->group), (unsigned long long)mine[i], what[i],
+                (unsigned long long)first[i]);
     return st;
 }
 
+/* Sets d->group, unless nothing can be told to other ranks. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
-    cdp_status st;
-    uint32_t n;
+    cdp_status st = CDP_OK;
     if (d->ddp) {
+        d->group = cdp__ddp_lives(d->ddp) ? d->ddp->group : NULL;
         st = cdp__leaves_check_ddp(d->ddp);
-        if (st != CDP_OK) return st;
-        d->group = d->ddp->group;
     } else if (!d->group) {
         return cdp__missing("cdp_leaves_create", "desc.ddp or desc.group");
-    } else if (!d->grads && d->count) {
-        return cdp__missing("cdp_leaves_create", "desc.grads");
     }
+    if (st == CDP_OK) st = cdp__alive(d->group, "cdp_leaves_create");
+    if (st == CDP_ERR_STATE) d->group = NULL;
+    if (st != CDP_OK) return st;
+    if (!d->ddp && !d->grads && d->count) return cdp__missing("cdp_leaves_create", "desc.grads");
     d->dtype = d->dtype == CDP_DTYPE_DEFAULT ? CDP_DTYPE_F32 : d->dtype;
     if (d->dtype != CDP_DTYPE_F32 && d->dtype != CDP_DTYPE_F64)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_leaves_create: desc.dtype is %s; use f32 or f64",
             cdp_dtype_name(d->dtype));
-    st = cdp__alive(d->group, "cdp_leaves_create");
-    if (st == CDP_OK) st = cdp__leaves_compare(d);
-    if (st != CDP_OK) return st;
-    n = cdp_size(d->group);
-    if (d->leaves < n || d->leaves > 0x80000000u)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_leaves_create: desc.leaves is %u, and there are %u ranks; possible are %u ranks, "
-            "or any smaller number, and 1 to 2147483648 leaves",
-            d->leaves, n, (unsigned)cdp__min(cdp__min(d->leaves, 0x80000000u), 65535));
     return CDP_OK;
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_count(const cdp_leaves_desc *d) {
+    const uint32_t n = cdp_size(d->group);
+    if (d->leaves >= n && d->leaves <= 0x80000000u) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_leaves_create: desc.leaves is %u, and there are %u ranks; possible are %u ranks, "
+        "or any smaller number, and 1 to 2147483648 leaves",
+        d->leaves, n, (unsigned)cdp__min(cdp__min(d->leaves, 0x80000000u), 65535));
 }
 
 /* Lists the nodes of all ranks, and how many slots this rank needs before its last leaf. */
@@ -28945,6 +29028,15 @@ CDP__PRIVATE cdp_status cdp__leaves_set_hook(cdp_leaves *l) {
     return cdp_ddp_set_hook(l->desc.ddp, &hook);
 }
 
+/* The part of creation that all ranks begin. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_make(cdp_leaves *l, const cdp_leaves_desc *d) {
+    cdp_status st = cdp__leaves_compare(d);
+    if (st == CDP_OK) st = cdp__leaves_check_count(d);
+    if (st == CDP_OK) st = cdp__leaves_plan(l);
+    if (st == CDP_OK) st = cdp__leaves_lay_out(l);
+    return cdp__vote(d->group, st, "cdp_leaves_create");
+}
+
 CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out) {
     cdp_leaves_desc d;
     cdp_leaves *l;
@@ -28954,16 +29046,18 @@ CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_
     if (!desc) return cdp__missing("cdp_leaves_create", "desc");
     d = *desc;
     st = cdp__leaves_check(&d);
-    if (st != CDP_OK) return st;
-    l = (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l);
-    if (!l) return cdp__fail_nomem("leaves", sizeof *l);
-    l->desc = d;
-    l->group = d.group;
-    l->os = cdp__group_os(d.group);
-    st = cdp__leaves_plan(l);
-    if (st == CDP_OK) st = cdp__leaves_lay_out(l);
+    if (!d.group) return st;
+    l = st == CDP_OK ? (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l) : NULL;
+    if (st == CDP_OK && !l) st = cdp__fail_nomem("leaves", sizeof *l);
+    if (l) {
+        l->desc = d;
+        l->group = d.group;
+        l->os = cdp__group_os(d.group);
+    }
+    st = cdp__vote(d.group, st, "cdp_leaves_create");
+    if (st == CDP_OK) st = cdp__leaves_make(l, &d);
     if (st != CDP_OK) {
-        cdp__leaves_free(l);
+        if (l) cdp__leaves_free(l);
         return st;
     }
     l->released = true; /* a refused hook is destroyed, and this with it */
@@ -29311,15 +29405,14 @@ CDP__PRIVATE uint32_t cdp__outer_source(const uint64_t *all, uint32_t n, bool *d
     return source;
 }
 
-/* All ranks take what the source has agreed on, and begin the fragment that it lacks. */
-CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
+/* All ranks take what the source has agreed on, and begin the fragment that it lacks. `all`: room
+   for facts of all ranks. */
+CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
     const uint32_t n = cdp_size(o->group), rank = cdp_rank(o->group);
-    uint64_t mine[CDP__OUTER_FACTS], *all, *of;
+    uint64_t mine[CDP__OUTER_FACTS], *of;
     uint32_t source = 0;
     bool differs = false;
     cdp_status st;
-    all = (uint64_t *)cdp__alloc(o->os, n * sizeof mine);
-    if (!all) return cdp__fail_nomem("facts of all ranks", n * sizeof mine);
     cdp__outer_facts(o, mine);
     st = cdp_allgather(o->group, mine, all, CDP__OUTER_FACTS, CDP_DTYPE_U64);
     if (st == CDP_OK) st = cdp__outer_compare(all, n);
@@ -29338,30 +29431,22 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
         o->agreed = true;
         o->stats.steps = o->stats.rounds * (o->desc.period / o->desc.fragments);
     }
-    cdp__free(o->os, all);
     return st;
 }
 
-/* A group in which nothing else runs, so that fragments travel while the program uses its own. */
-CDP__PRIVATE cdp_status cdp__outer_open_group(cdp_outer *o, cdp_group *group) {
-#ifdef CDP_NO_GROUPS
-    o->group = group;
-    return o->desc.delay ? cdp__fail(CDP_ERR_UNSUPPORTED,
-               "cdp_outer: desc.delay needs a group of its own, and CDP_NO_GROUPS was defined when "
-               "cdp.h was compiled")
-                         : CDP_OK;
-#else
-    const uint32_t n = cdp_size(group);
-    uint32_t *all = (uint32_t *)cdp__alloc(o->os, n * sizeof *all), i;
-    cdp_status st;
-    if (!all) return cdp__fail_nomem("an outer", n * sizeof *all);
-    for (i = 0; i < n; ++i)
-        all[i] = i;
-    st = cdp_group_new(group, all, n, &o->group);
-    if (st == CDP_OK) cdp__group_share_failures(o->group, group);
-    cdp__free(o->os, all);
+/* `st`: whether this rank can. A group in which nothing else runs, so that fragments travel while
+   the program uses its own; then what was agreed on. */
+CDP__PRIVATE cdp_status cdp__outer_meet(
+    cdp_outer *o, cdp_group *group, cdp_status st, const char *call) {
+    const uint64_t bytes = cdp_size(group) * CDP__OUTER_FACTS * sizeof(uint64_t);
+    uint64_t *all = st == CDP_OK ? (uint64_t *)cdp__alloc(o->os, bytes) : NULL;
+    if (st == CDP_OK && !all) st = cdp__fail_nomem("facts of all ranks", bytes);
+    st = cdp__vote(group, st, call);
+    if (st == CDP_OK)
+        st = cdp__vote(group, cdp__group_alike(group, (uint32_t *)all, &o->group), call);
+    if (st == CDP_OK) st = cdp__outer_agree(o, all);
+    if (all) cdp__free(o->os, all);
     return st;
-#endif
 }
 
 CDP__PRIVATE void cdp__outer_close_group(cdp_outer *o) {
@@ -29382,9 +29467,7 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
     st = cdp__alive(group, "cdp_outer_rebind");
     if (st != CDP_OK) return st;
     cdp__outer_close_group(o);
-    st = cdp__outer_open_group(o, group);
-    if (st == CDP_OK) st = cdp__outer_agree(o);
-    return o->failed = st;
+    return o->failed = cdp__outer_meet(o, group, CDP_OK, "cdp_outer_rebind");
 }
 
 /* ---- creation ---- */
@@ -29392,7 +29475,6 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
 CDP__PRIVATE CDP__COLD cdp_status cdp__outer_check(const cdp_outer_desc *d) {
     const uint64_t interval = d->fragments ? d->period / d->fragments : 0;
     uint32_t i;
-    if (!d->group) return cdp__missing("cdp_outer_create", "desc.group");
     if (!d->params && d->param_count) return cdp__missing("cdp_outer_create", "desc.params");
     for (i = 0; i < d->param_count; ++i) {
         const cdp_param *p = &d->params[i];
@@ -29417,6 +29499,12 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_check(const cdp_outer_desc *d) {
     if (d->wire && (!d->wire->stage || d->wire->device))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_outer_create: desc.wire has no stage function, or is for device memory");
+#ifdef CDP_NO_GROUPS
+    if (d->delay)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_outer_create: desc.delay needs a group of its own, and CDP_NO_GROUPS was defined "
+            "when cdp.h was compiled");
+#endif
     return CDP_OK;
 }
 
@@ -29469,20 +29557,19 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     if (d.lr == 0) d.lr = 0.7;
     if (d.momentum == 0) d.momentum = 0.9;
     if (desc->momentum == CDP_OPTIM_ZERO) d.momentum = 0;
-    st = cdp__outer_check(&d);
-    if (st == CDP_OK) st = cdp__alive(d.group, "cdp_outer_create");
+    if (!d.group) return cdp__missing("cdp_outer_create", "desc.group");
+    st = cdp__alive(d.group, "cdp_outer_create");
     if (st != CDP_OK) return st;
-    o = (cdp_outer *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *o);
-    if (!o) return cdp__fail_nomem("an outer", sizeof *o);
+    st = cdp__outer_check(&d);
+    o = st == CDP_OK ? (cdp_outer *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *o) : NULL;
+    if (st == CDP_OK && !o) st = cdp__fail_nomem("an outer", sizeof *o);
+    if (!o) return cdp__vote(d.group, st, "cdp_outer_create");
     o->desc = d;
     o->os = cdp__group_os(d.group);
     o->wire.stage = cdp__outer_plain;
     st = cdp__outer_memory(o);
-    if (st == CDP_OK) {
-        cdp__outer_save(o);
-        st = cdp__outer_open_group(o, d.group);
-    }
-    if (st == CDP_OK) st = cdp__outer_agree(o);
+    if (st == CDP_OK) cdp__outer_save(o);
+    st = cdp__outer_meet(o, d.group, st, "cdp_outer_create");
     if (st != CDP_OK) {
         cdp__outer_free(o);
         return st;
@@ -29524,10 +29611,10 @@ CDP_API cdp_outer_stats cdp_outer_stats_of(const cdp_outer *o) {
 #endif /* CDP_NO_AVERAGER */
 #endif /* CDP_NO_DDP */
 
-/* ---- >>train/stragglers: who is late, and how times compare (pure) --------------------------- */
+/* ---- >>train/stragglers: who is late (pure) -------------------------------------------------- */
 
-/* Knows: durations of ranks, times at which messages left and arrived. Promises: a rank counts as
-   late by its own work, not by what it waited for. */
+/* Knows: durations of ranks. Promises: a rank counts as late by its own work, not by what it
+   waited for. */
 
 #ifndef CDP_NO_DDP
 #ifndef CDP_NO_TRACE
@@ -29601,24 +29688,6 @@ CDP__PRIVATE cdp_straggler cdp__late_find(const cdp__late *l, uint32_t n) {
         s.since_step = since;
     }
     return s;
-}
-
-/* What is added to a clock to get that of rank 0: between low and high. */
-typedef struct cdp__shift_bounds {
-    int64_t low, high;
-} cdp__shift_bounds;
-
-/* An operation that needs both ranks began at `left` and ended at `came`, each on the rank's own
-   clock: none has ended before the other one began. */
-CDP__PRIVATE void cdp__shift_narrow(
-    cdp__shift_bounds *b, uint64_t left, uint64_t came, uint64_t left_0, uint64_t came_0) {
-    const int64_t low = (int64_t)(left_0 - came), high = (int64_t)(came_0 - left);
-    if (low > b->low) b->low = low;
-    if (high < b->high) b->high = high;
-}
-
-CDP__PRIVATE int64_t cdp__shift_middle(const cdp__shift_bounds *b) {
-    return b->low + (b->high - b->low) / 2;
 }
 
 #endif /* CDP_NO_TRAINING */
@@ -29828,7 +29897,6 @@ CDP_API cdp_straggler cdp_report_straggler(const cdp_report *r) {
 /* ---- all ranks of a step on one clock ---- */
 
 enum {
-    CDP__REPORT_CLOCKS = 8,   /* allgathers that compare clocks */
     CDP__REPORT_BUCKETS = 32, /* that are drawn */
     CDP__REPORT_EVENTS = 4 + 2 * CDP__REPORT_BUCKETS
 };
@@ -29844,26 +29912,6 @@ CDP__PRIVATE void cdp__report_events(const cdp_ddp *d, uint64_t *e) {
         e[4 + 2 * i] = d->buckets[i].start_ns;
         e[5 + 2 * i] = d->buckets[i].end_ns;
     }
-}
-
-/* offsets[k] is added to times of rank k. `pairs`: two numbers for each rank. */
-CDP__PRIVATE cdp_status cdp__report_clocks(cdp_report *r, uint64_t *pairs, int64_t *offsets) {
-    const uint32_t me = cdp_rank(r->group);
-    cdp__shift_bounds b = {-INT64_MAX / 4, INT64_MAX / 4};
-    uint64_t left = 0, came = 0;
-    cdp_status st = CDP_OK;
-    uint32_t i;
-    for (i = 0; i <= CDP__REPORT_CLOCKS && st == CDP_OK; ++i) {
-        pairs[2 * me] = left; /* of the operation before */
-        pairs[2 * me + 1] = came;
-        left = r->os->now_ns(r->os->user);
-        st = cdp_allgather(r->group, NULL, pairs, 2, CDP_DTYPE_U64);
-        came = r->os->now_ns(r->os->user);
-        if (st == CDP_OK && i)
-            cdp__shift_narrow(&b, pairs[2 * me], pairs[2 * me + 1], pairs[0], pairs[1]);
-    }
-    offsets[me] = me ? cdp__shift_middle(&b) : 0;
-    return st == CDP_OK ? cdp_allgather(r->group, NULL, offsets, 1, CDP_DTYPE_I64) : st;
 }
 
 CDP__PRIVATE void cdp__report_draw_rank(
@@ -29905,8 +29953,8 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
     cdp_report *r, char *text, uint64_t room, uint64_t *bytes) {
     cdp_status st = cdp__report_usable(r, "cdp_report_svg");
     cdp__text t = cdp__text_of(text, room);
-    uint64_t *events, *pairs;
-    int64_t *offsets;
+    uint64_t *events;
+    int64_t *offsets; /* of rank k: is added to its times */
     uint32_t n;
     if (bytes) *bytes = 0;
     if (st != CDP_OK) return st;
@@ -29915,13 +29963,13 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
             "cdp_report_svg: the last pass is open, or was not synchronized (cdp_ddp_no_sync), or "
             "there was none; call it after a synchronized one");
     n = cdp_size(r->group);
-    events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 3ull) * 8);
-    if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 3ull) * 8);
-    pairs = events + n * CDP__REPORT_EVENTS;
-    offsets = (int64_t *)(pairs + 2ull * n);
+    events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 1ull) * 8);
+    if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 1ull) * 8);
+    offsets = (int64_t *)(events + n * CDP__REPORT_EVENTS);
     cdp__report_events(r->desc.ddp, events + cdp_rank(r->group) * CDP__REPORT_EVENTS);
     st = cdp_allgather(r->group, NULL, events, CDP__REPORT_EVENTS, CDP_DTYPE_U64);
-    if (st == CDP_OK) st = cdp__report_clocks(r, pairs, offsets);
+    if (st == CDP_OK) st = cdp__clock_compare(r->group, r->os, &offsets[cdp_rank(r->group)]);
+    if (st == CDP_OK) st = cdp_allgather(r->group, NULL, offsets, 1, CDP_DTYPE_I64);
     if (st == CDP_OK) cdp__report_draw(&t, events, offsets, n, r->desc.ddp->stats.steps);
     if (st == CDP_OK && bytes) *bytes = cdp__text_end(&t);
     cdp__free(r->os, events);
@@ -29941,23 +29989,10 @@ CDP__PRIVATE void cdp__report_free(cdp_report *r) {
     cdp__free(r->os, r);
 }
 
-/* A group of all ranks, in which nothing else runs. */
-CDP__PRIVATE cdp_status cdp__report_open_group(cdp_report *r, cdp_group *group) {
-#ifdef CDP_NO_GROUPS
-    r->group = group;
-    return CDP_OK;
-#else
-    const uint32_t n = cdp_size(group);
-    uint32_t *all = (uint32_t *)cdp__alloc(r->os, n * sizeof *all), i;
-    cdp_status st;
-    if (!all) return cdp__fail_nomem("a report", n * sizeof *all);
-    for (i = 0; i < n; ++i)
-        all[i] = i;
-    st = cdp_group_new(group, all, n, &r->group);
-    if (st == CDP_OK) cdp__group_share_failures(r->group, group);
-    cdp__free(r->os, all);
-    return st;
-#endif
+CDP__PRIVATE cdp_status cdp__report_memory(cdp_report *r, uint32_t n) {
+    r->mine = (uint64_t *)cdp__alloc_zero(r->os, r->row * sizeof *r->mine);
+    r->all = (uint64_t *)cdp__alloc_zero(r->os, n * r->row * sizeof *r->all);
+    return r->mine && r->all ? CDP_OK : cdp__fail_nomem("a report", n * r->row * sizeof *r->all);
 }
 
 CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out) {
@@ -29969,16 +30004,18 @@ CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_
     st = cdp__ddp_between(desc->ddp, "cdp_report_create");
     if (st != CDP_OK) return st;
     r = (cdp_report *)cdp__alloc_zero(desc->ddp->os, sizeof *r);
-    if (!r) return cdp__fail_nomem("a report", sizeof *r);
+    if (!r) st = cdp__fail_nomem("a report", sizeof *r);
+    if (!r) return cdp__vote(desc->ddp->group, st, "cdp_report_create");
     r->desc = *desc;
     r->desc.every = cdp__def(desc->every, 10);
     r->os = desc->ddp->os;
     r->row = (uint64_t)CDP__REPORT_BUSY + r->desc.every;
-    r->mine = (uint64_t *)cdp__alloc_zero(r->os, r->row * sizeof *r->mine);
-    r->all =
-        (uint64_t *)cdp__alloc_zero(r->os, cdp_size(desc->ddp->group) * r->row * sizeof *r->all);
-    st = r->mine && r->all ? cdp__report_open_group(r, desc->ddp->group)
-                           : cdp__fail_nomem("a report", r->row * sizeof *r->mine);
+    st = cdp__report_memory(r, cdp_size(desc->ddp->group));
+    st = cdp__vote(desc->ddp->group, st, "cdp_report_create");
+    if (st == CDP_OK) {
+        st = cdp__group_alike(desc->ddp->group, (uint32_t *)r->all, &r->group);
+        st = cdp__vote(desc->ddp->group, st, "cdp_report_create");
+    }
     if (st != CDP_OK) {
         cdp__report_free(r);
         return st;

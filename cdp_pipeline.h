@@ -530,8 +530,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_losses(
     cdp_pipeline *pipeline, double *each, double *sum);
 
 /* When the rows of all ranks ran in the last step, on the clock of rank 0, from when the first rank
-   began; the same numbers on every rank. Clocks of other machines are compared by messages to and
-   fro: they are right within half of the fastest of eight; ranks of one machine have one clock.
+   began; the same numbers on every rank. Clocks of other machines are compared in
+   barriers: they are right within the fastest of eight; ranks of one machine have one clock.
    Collective over the group of the pipeline, between steps. Errors: INVALID (NULL), STATE (on all
    ranks: a rank has not ended a step yet, or is polling one), those of the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_times(
@@ -3418,43 +3418,8 @@ CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us)
 
 /* ---- >>pipeline/clocks: when the rows of all ranks ran, on one clock ------------------------- */
 
-/* Knows: messages to and fro. Promises: where all ranks read the same clock, times are not changed
-   by comparing. */
-
-#define CDP__PIPE_TURNS 8u
-
-CDP__PRIVATE uint64_t cdp__pipe_now(const cdp_pipeline *p) {
-    return p->os->now_ns(p->os->user);
-}
-
-/* What to add to the clock of this rank, modulo 2^64, to get that of rank 0: collective. Nothing,
-   if rank 0 always read its clock between two readings here. */
-CDP__PRIVATE cdp_status cdp__pipe_compare_clock(cdp_pipeline *p, uint64_t *add) {
-    cdp_group *g = p->desc.group;
-    uint64_t best = UINT64_MAX, there = 0;
-    bool same = true;
-    *add = 0;
-    for (uint32_t r = 1; r < p->table->ranks; ++r) {
-        for (uint32_t i = 0; i < CDP__PIPE_TURNS && (p->rank == 0 || p->rank == r); ++i) {
-            const uint32_t peer = p->rank ? 0 : r;
-            cdp_status st = CDP_OK;
-            const uint64_t from = cdp__pipe_now(p);
-            if (p->rank) st = cdp_send(g, &from, 1, CDP_DTYPE_U64, peer, p->desc.tag);
-            if (st == CDP_OK) st = cdp_recv(g, &there, 1, CDP_DTYPE_U64, peer, p->desc.tag);
-            if (p->rank == 0) there = cdp__pipe_now(p);
-            if (st == CDP_OK && p->rank == 0)
-                st = cdp_send(g, &there, 1, CDP_DTYPE_U64, peer, p->desc.tag);
-            if (st != CDP_OK) return st;
-            const uint64_t took = cdp__pipe_now(p) - from;
-            if (there - from > took) same = false;
-            if (took >= best) continue;
-            best = took;
-            *add = there - (from + took / 2);
-        }
-    }
-    if (same || p->rank == 0) *add = 0;
-    return CDP_OK;
-}
+/* Knows: times of rows on each rank. Promises: where all ranks read the same clock, times are not
+   changed by comparing. */
 
 /* The times of the rows of all ranks, one rank after the other. */
 CDP__PRIVATE cdp_status cdp__pipe_share_times(
@@ -3477,7 +3442,8 @@ CDP__PRIVATE cdp_status cdp__pipe_share_times(
 
 CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_times *out) {
     cdp_pipeline *p = pipeline;
-    uint64_t ready, add, begin;
+    uint64_t ready, begin;
+    int64_t add = 0;
     if (!p) return cdp__pipe_missing("cdp_pipeline_times", "pipeline");
     if (!out || !out->start_us || !out->end_us)
         return cdp__pipe_missing("cdp_pipeline_times", "out, out->start_us or out->end_us");
@@ -3487,11 +3453,11 @@ CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_tim
     if (!ready)
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "cdp_pipeline_times: a rank has not ended a step yet: call cdp_pipeline_step first");
-    st = cdp__pipe_compare_clock(p, &add);
+    st = cdp__clock_compare(p->desc.group, p->os, &add);
     if (st != CDP_OK) return st;
-    begin = p->begin_ns + add;
+    begin = p->begin_ns + (uint64_t)add;
     st = cdp_allreduce(p->desc.group, NULL, &begin, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
-    return st == CDP_OK ? cdp__pipe_share_times(p, begin - add, out) : st;
+    return st == CDP_OK ? cdp__pipe_share_times(p, begin - (uint64_t)add, out) : st;
 }
 
 #endif /* CDP_PIPELINE_IMPL_INCLUDED */

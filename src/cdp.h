@@ -430,6 +430,8 @@ extern "C" {
 #include "dtype/slices.h"
 #include "dtype/numbers.h"
 #include "dtype/norms.h"
+#include "group/vote.h"
+#include "group/clocks.h"
 
 #endif /* CDP__SHARED_IMPL_INCLUDED */
 

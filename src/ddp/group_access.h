@@ -54,6 +54,25 @@ CDP__PRIVATE void cdp__group_share_failures(cdp_group *part, cdp_group *whole) {
     cdp__leave(whole);
 }
 
+/* A group of all ranks, in which nothing else runs; `room`: one number for each of them. Without
+   groups it is the same one. */
+CDP__PRIVATE cdp_status cdp__group_alike(cdp_group *whole, uint32_t *room, cdp_group **out) {
+#ifdef CDP_NO_GROUPS
+    (void)room;
+    *out = whole;
+    return CDP_OK;
+#else
+    const uint32_t n = cdp_size(whole);
+    cdp_status st;
+    uint32_t i;
+    for (i = 0; i < n; ++i)
+        room[i] = i;
+    st = cdp_group_new(whole, room, n, out);
+    if (st == CDP_OK) cdp__group_share_failures(*out, whole);
+    return st;
+#endif
+}
+
 /* A work that completes when the group's backend has done everything given to it so far. */
 CDP__PRIVATE cdp_work cdp__group_device_work(cdp_group *g) {
     cdp_work w;

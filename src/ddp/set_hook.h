@@ -43,13 +43,8 @@ CDP__PRIVATE cdp_status cdp__ddp_open_groups(cdp_ddp *d, uint32_t operations) {
 #else
     all = (uint32_t *)cdp__alloc(d->os, n * sizeof *all);
     if (!all) return cdp__fail_nomem("a hook", n * sizeof *all);
-    for (i = 0; i < n; ++i)
-        all[i] = i;
-    for (i = 1; i < operations && st == CDP_OK; ++i) {
-        if (d->groups[i]) continue;
-        st = cdp_group_new(d->group, all, n, &d->groups[i]);
-        if (st == CDP_OK) cdp__group_share_failures(d->groups[i], d->group);
-    }
+    for (i = 1; i < operations && st == CDP_OK; ++i)
+        if (!d->groups[i]) st = cdp__group_alike(d->group, all, &d->groups[i]);
     cdp__free(d->os, all);
     return st;
 #endif

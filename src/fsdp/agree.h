@@ -11,6 +11,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
+#include "../group/vote.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
@@ -48,19 +49,7 @@ CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
 
 /* All ranks of a group learn whether one of them cannot go on, which, and why. */
 CDP__PRIVATE cdp_status cdp__fsdp_vote(cdp_group *g, cdp_status own) {
-    const cdp_error e = *cdp_last_error();
-    uint64_t bad = own == CDP_OK ? 0 : (cdp_rank(g) + 1ull) << 32 | (uint32_t) - (int32_t)own;
-    char why[sizeof e.text];
-    uint32_t rank;
-    cdp_status st = cdp_allreduce(g, NULL, &bad, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX);
-    rank = (uint32_t)(bad >> 32) - 1;
-    memcpy(why, e.text, sizeof why);
-    if (st == CDP_OK && bad) st = cdp_broadcast(g, why, sizeof why, CDP_DTYPE_U8, rank);
-    if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
-    if (st != CDP_OK || !bad) return st;
-    why[sizeof why - 1] = 0;
-    return cdp_error_set((cdp_status) - (int32_t)(uint32_t)bad, (int32_t)rank, 0,
-        "cdp_fsdp_create has failed on rank %u: %s", rank, why);
+    return cdp__vote(g, own, "cdp_fsdp_create");
 }
 
 /* The settings that have to be equal, and a sum of all parameters and units. */

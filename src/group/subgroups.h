@@ -91,17 +91,17 @@ CDP_API CDP__COLD cdp_status cdp_group_new(
             "cdp_group_new: this rank (%u) is not in the list; only the ranks of the new group "
             "make it",
             parent->desc.rank);
-    world = (uint32_t *)cdp__alloc(parent->os, count * sizeof *world);
-    if (!world) return cdp__fail_nomem("a group", count * sizeof *world);
     for (i = 0; i < count; ++i) {
         uint8_t bytes[4];
-        world[i] = cdp__world_rank(parent, ranks[i]);
-        cdp__put_u32(bytes, world[i]);
+        cdp__put_u32(bytes, cdp__world_rank(parent, ranks[i]));
         hash = cdp__hash(hash, bytes, 4);
     }
+    world = (uint32_t *)cdp__alloc(parent->os, count * sizeof *world);
+    for (i = 0; world && i < count; ++i)
+        world[i] = cdp__world_rank(parent, ranks[i]);
     cdp__enter(parent);
-    channel = cdp__world_channel(parent->w, hash);
-    if (channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
+    channel = cdp__world_channel(parent->w, hash); /* counts where memory is lacking, too */
+    if (world && channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
     cdp__leave(parent);
     cdp__free(parent->os, world);
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));

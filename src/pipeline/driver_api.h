@@ -129,8 +129,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_losses(
     cdp_pipeline *pipeline, double *each, double *sum);
 
 /* When the rows of all ranks ran in the last step, on the clock of rank 0, from when the first rank
-   began; the same numbers on every rank. Clocks of other machines are compared by messages to and
-   fro: they are right within half of the fastest of eight; ranks of one machine have one clock.
+   began; the same numbers on every rank. Clocks of other machines are compared in
+   barriers: they are right within the fastest of eight; ranks of one machine have one clock.
    Collective over the group of the pipeline, between steps. Errors: INVALID (NULL), STATE (on all
    ranks: a rank has not ended a step yet, or is polling one), those of the group. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_times(

@@ -8,6 +8,7 @@
 #include "leaves_api.h"
 #include "../os/os_api.h"
 #include "../group/collectives_api.h"
+#include "../group/vote.h"
 #include "../ddp/hooks_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
@@ -242,56 +243,53 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_ddp(const cdp_ddp *d) {
     return CDP_OK;
 }
 
-/* Leaves, bytes of gradients and dtype are equal on all ranks. Before the range of leaves is
-   checked: a rank that refuses them alone would let the others wait. */
+/* Leaves, bytes of gradients and dtype are those of rank 0. Collective. */
 CDP__PRIVATE cdp_status cdp__leaves_compare(const cdp_leaves_desc *d) {
     static const char *const what[] = {"leaves", "bytes of gradients", "as dtype"};
-    const uint32_t n = cdp_size(d->group);
-    const cdp_os *os = cdp__group_os(d->group);
-    uint64_t mine[3] = {d->leaves, 0, d->ddp ? 0 : (uint64_t)d->dtype};
-    uint64_t *all = (uint64_t *)cdp__alloc(os, n * sizeof mine);
+    uint64_t mine[3] = {d->leaves, 0, d->ddp ? 0 : (uint64_t)d->dtype}, first[3];
     cdp_status st;
     uint32_t i;
     if (!d->ddp) mine[1] = d->count * cdp_dtype_size(d->dtype);
     for (i = 0; d->ddp && i < d->ddp->param_count; ++i)
         mine[1] += cdp__param_bytes(&d->ddp->params[i]);
-    if (!all) return cdp__fail_nomem("leaves", n * sizeof mine);
-    st = cdp_allgather(d->group, mine, all, 3, CDP_DTYPE_U64);
-    for (i = 3; st == CDP_OK && i < 3 * n; ++i)
-        if (all[i] != all[i % 3])
+    memcpy(first, mine, sizeof first);
+    st = cdp_broadcast(d->group, first, 3, CDP_DTYPE_U64, 0);
+    for (i = 0; st == CDP_OK && i < 3; ++i)
+        if (mine[i] != first[i])
             st = cdp__fail(CDP_ERR_MISMATCH,
-                "cdp_leaves_create: rank %u has %llu %s, rank 0 has %llu; make them equal", i / 3,
-                (unsigned long long)all[i], what[i % 3], (unsigned long long)all[i % 3]);
-    cdp__free(os, all);
+                "cdp_leaves_create: rank %u has %llu %s, rank 0 has %llu; make them equal",
+                cdp_rank(d->group), (unsigned long long)mine[i], what[i],
+                (unsigned long long)first[i]);
     return st;
 }
 
+/* Sets d->group, unless nothing can be told to other ranks. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check(cdp_leaves_desc *d) {
-    cdp_status st;
-    uint32_t n;
+    cdp_status st = CDP_OK;
     if (d->ddp) {
+        d->group = cdp__ddp_lives(d->ddp) ? d->ddp->group : NULL;
         st = cdp__leaves_check_ddp(d->ddp);
-        if (st != CDP_OK) return st;
-        d->group = d->ddp->group;
     } else if (!d->group) {
         return cdp__missing("cdp_leaves_create", "desc.ddp or desc.group");
-    } else if (!d->grads && d->count) {
-        return cdp__missing("cdp_leaves_create", "desc.grads");
     }
+    if (st == CDP_OK) st = cdp__alive(d->group, "cdp_leaves_create");
+    if (st == CDP_ERR_STATE) d->group = NULL;
+    if (st != CDP_OK) return st;
+    if (!d->ddp && !d->grads && d->count) return cdp__missing("cdp_leaves_create", "desc.grads");
     d->dtype = d->dtype == CDP_DTYPE_DEFAULT ? CDP_DTYPE_F32 : d->dtype;
     if (d->dtype != CDP_DTYPE_F32 && d->dtype != CDP_DTYPE_F64)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_leaves_create: desc.dtype is %s; use f32 or f64",
             cdp_dtype_name(d->dtype));
-    st = cdp__alive(d->group, "cdp_leaves_create");
-    if (st == CDP_OK) st = cdp__leaves_compare(d);
-    if (st != CDP_OK) return st;
-    n = cdp_size(d->group);
-    if (d->leaves < n || d->leaves > 0x80000000u)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_leaves_create: desc.leaves is %u, and there are %u ranks; possible are %u ranks, "
-            "or any smaller number, and 1 to 2147483648 leaves",
-            d->leaves, n, (unsigned)cdp__min(cdp__min(d->leaves, 0x80000000u), 65535));
     return CDP_OK;
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_check_count(const cdp_leaves_desc *d) {
+    const uint32_t n = cdp_size(d->group);
+    if (d->leaves >= n && d->leaves <= 0x80000000u) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_leaves_create: desc.leaves is %u, and there are %u ranks; possible are %u ranks, "
+        "or any smaller number, and 1 to 2147483648 leaves",
+        d->leaves, n, (unsigned)cdp__min(cdp__min(d->leaves, 0x80000000u), 65535));
 }
 
 /* Lists the nodes of all ranks, and how many slots this rank needs before its last leaf. */
@@ -373,6 +371,15 @@ CDP__PRIVATE cdp_status cdp__leaves_set_hook(cdp_leaves *l) {
     return cdp_ddp_set_hook(l->desc.ddp, &hook);
 }
 
+/* The part of creation that all ranks begin. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_make(cdp_leaves *l, const cdp_leaves_desc *d) {
+    cdp_status st = cdp__leaves_compare(d);
+    if (st == CDP_OK) st = cdp__leaves_check_count(d);
+    if (st == CDP_OK) st = cdp__leaves_plan(l);
+    if (st == CDP_OK) st = cdp__leaves_lay_out(l);
+    return cdp__vote(d->group, st, "cdp_leaves_create");
+}
+
 CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out) {
     cdp_leaves_desc d;
     cdp_leaves *l;
@@ -382,16 +389,18 @@ CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_
     if (!desc) return cdp__missing("cdp_leaves_create", "desc");
     d = *desc;
     st = cdp__leaves_check(&d);
-    if (st != CDP_OK) return st;
-    l = (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l);
-    if (!l) return cdp__fail_nomem("leaves", sizeof *l);
-    l->desc = d;
-    l->group = d.group;
-    l->os = cdp__group_os(d.group);
-    st = cdp__leaves_plan(l);
-    if (st == CDP_OK) st = cdp__leaves_lay_out(l);
+    if (!d.group) return st;
+    l = st == CDP_OK ? (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l) : NULL;
+    if (st == CDP_OK && !l) st = cdp__fail_nomem("leaves", sizeof *l);
+    if (l) {
+        l->desc = d;
+        l->group = d.group;
+        l->os = cdp__group_os(d.group);
+    }
+    st = cdp__vote(d.group, st, "cdp_leaves_create");
+    if (st == CDP_OK) st = cdp__leaves_make(l, &d);
     if (st != CDP_OK) {
-        cdp__leaves_free(l);
+        if (l) cdp__leaves_free(l);
         return st;
     }
     l->released = true; /* a refused hook is destroyed, and this with it */

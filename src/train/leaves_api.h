@@ -56,7 +56,8 @@ typedef struct cdp_leaves_desc {
 /* Collective; waits. *out belongs to the caller. Errors: INVALID (a missing member; fewer leaves
    than ranks: the text lists the numbers of ranks that are possible), UNSUPPORTED (what the desc
    excludes), NOMEM, STATE (a backward pass is open; the group or the ddp was destroyed), MISMATCH
-   on all ranks (ranks have other leaves, counts or dtypes), or the group's failure. */
+   on all ranks (ranks have other leaves, counts or dtypes), or the group's failure. What one rank
+   refuses, but STATE, is the error of all: the text names that rank. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out);
 
 /* Local, between passes. The ddp has no hook then. NULL is allowed. A second call does nothing,

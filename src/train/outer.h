@@ -8,6 +8,7 @@
 #include "outer_api.h"
 #include "../os/os_api.h"
 #include "../group/collectives_api.h"
+#include "../group/vote.h"
 #include "optimizers_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
@@ -261,15 +262,14 @@ CDP__PRIVATE uint32_t cdp__outer_source(const uint64_t *all, uint32_t n, bool *d
     return source;
 }
 
-/* All ranks take what the source has agreed on, and begin the fragment that it lacks. */
-CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
+/* All ranks take what the source has agreed on, and begin the fragment that it lacks. `all`: room
+   for facts of all ranks. */
+CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
     const uint32_t n = cdp_size(o->group), rank = cdp_rank(o->group);
-    uint64_t mine[CDP__OUTER_FACTS], *all, *of;
+    uint64_t mine[CDP__OUTER_FACTS], *of;
     uint32_t source = 0;
     bool differs = false;
     cdp_status st;
-    all = (uint64_t *)cdp__alloc(o->os, n * sizeof mine);
-    if (!all) return cdp__fail_nomem("facts of all ranks", n * sizeof mine);
     cdp__outer_facts(o, mine);
     st = cdp_allgather(o->group, mine, all, CDP__OUTER_FACTS, CDP_DTYPE_U64);
     if (st == CDP_OK) st = cdp__outer_compare(all, n);
@@ -288,30 +288,22 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o) {
         o->agreed = true;
         o->stats.steps = o->stats.rounds * (o->desc.period / o->desc.fragments);
     }
-    cdp__free(o->os, all);
     return st;
 }
 
-/* A group in which nothing else runs, so that fragments travel while the program uses its own. */
-CDP__PRIVATE cdp_status cdp__outer_open_group(cdp_outer *o, cdp_group *group) {
-#ifdef CDP_NO_GROUPS
-    o->group = group;
-    return o->desc.delay ? cdp__fail(CDP_ERR_UNSUPPORTED,
-               "cdp_outer: desc.delay needs a group of its own, and CDP_NO_GROUPS was defined when "
-               "cdp.h was compiled")
-                         : CDP_OK;
-#else
-    const uint32_t n = cdp_size(group);
-    uint32_t *all = (uint32_t *)cdp__alloc(o->os, n * sizeof *all), i;
-    cdp_status st;
-    if (!all) return cdp__fail_nomem("an outer", n * sizeof *all);
-    for (i = 0; i < n; ++i)
-        all[i] = i;
-    st = cdp_group_new(group, all, n, &o->group);
-    if (st == CDP_OK) cdp__group_share_failures(o->group, group);
-    cdp__free(o->os, all);
+/* `st`: whether this rank can. A group in which nothing else runs, so that fragments travel while
+   the program uses its own; then what was agreed on. */
+CDP__PRIVATE cdp_status cdp__outer_meet(
+    cdp_outer *o, cdp_group *group, cdp_status st, const char *call) {
+    const uint64_t bytes = cdp_size(group) * CDP__OUTER_FACTS * sizeof(uint64_t);
+    uint64_t *all = st == CDP_OK ? (uint64_t *)cdp__alloc(o->os, bytes) : NULL;
+    if (st == CDP_OK && !all) st = cdp__fail_nomem("facts of all ranks", bytes);
+    st = cdp__vote(group, st, call);
+    if (st == CDP_OK)
+        st = cdp__vote(group, cdp__group_alike(group, (uint32_t *)all, &o->group), call);
+    if (st == CDP_OK) st = cdp__outer_agree(o, all);
+    if (all) cdp__free(o->os, all);
     return st;
-#endif
 }
 
 CDP__PRIVATE void cdp__outer_close_group(cdp_outer *o) {
@@ -332,9 +324,7 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
     st = cdp__alive(group, "cdp_outer_rebind");
     if (st != CDP_OK) return st;
     cdp__outer_close_group(o);
-    st = cdp__outer_open_group(o, group);
-    if (st == CDP_OK) st = cdp__outer_agree(o);
-    return o->failed = st;
+    return o->failed = cdp__outer_meet(o, group, CDP_OK, "cdp_outer_rebind");
 }
 
 /* ---- creation ---- */
@@ -342,7 +332,6 @@ CDP_API cdp_status cdp_outer_rebind(cdp_outer *o, cdp_group *group) {
 CDP__PRIVATE CDP__COLD cdp_status cdp__outer_check(const cdp_outer_desc *d) {
     const uint64_t interval = d->fragments ? d->period / d->fragments : 0;
     uint32_t i;
-    if (!d->group) return cdp__missing("cdp_outer_create", "desc.group");
     if (!d->params && d->param_count) return cdp__missing("cdp_outer_create", "desc.params");
     for (i = 0; i < d->param_count; ++i) {
         const cdp_param *p = &d->params[i];
@@ -367,6 +356,12 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_check(const cdp_outer_desc *d) {
     if (d->wire && (!d->wire->stage || d->wire->device))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_outer_create: desc.wire has no stage function, or is for device memory");
+#ifdef CDP_NO_GROUPS
+    if (d->delay)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_outer_create: desc.delay needs a group of its own, and CDP_NO_GROUPS was defined "
+            "when cdp.h was compiled");
+#endif
     return CDP_OK;
 }
 
@@ -419,20 +414,19 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     if (d.lr == 0) d.lr = 0.7;
     if (d.momentum == 0) d.momentum = 0.9;
     if (desc->momentum == CDP_OPTIM_ZERO) d.momentum = 0;
-    st = cdp__outer_check(&d);
-    if (st == CDP_OK) st = cdp__alive(d.group, "cdp_outer_create");
+    if (!d.group) return cdp__missing("cdp_outer_create", "desc.group");
+    st = cdp__alive(d.group, "cdp_outer_create");
     if (st != CDP_OK) return st;
-    o = (cdp_outer *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *o);
-    if (!o) return cdp__fail_nomem("an outer", sizeof *o);
+    st = cdp__outer_check(&d);
+    o = st == CDP_OK ? (cdp_outer *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *o) : NULL;
+    if (st == CDP_OK && !o) st = cdp__fail_nomem("an outer", sizeof *o);
+    if (!o) return cdp__vote(d.group, st, "cdp_outer_create");
     o->desc = d;
     o->os = cdp__group_os(d.group);
     o->wire.stage = cdp__outer_plain;
     st = cdp__outer_memory(o);
-    if (st == CDP_OK) {
-        cdp__outer_save(o);
-        st = cdp__outer_open_group(o, d.group);
-    }
-    if (st == CDP_OK) st = cdp__outer_agree(o);
+    if (st == CDP_OK) cdp__outer_save(o);
+    st = cdp__outer_meet(o, d.group, st, "cdp_outer_create");
     if (st != CDP_OK) {
         cdp__outer_free(o);
         return st;

@@ -64,7 +64,8 @@ typedef struct cdp_outer_stats {
    cdp_outer_rebind() in the same group, of these. *out belongs to the caller. Errors: INVALID (a
    missing member, values out of their range; `fragments` does not divide `period`), UNSUPPORTED
    (a parameter that is not f32), STATE (the group was destroyed), NOMEM, MISMATCH on all ranks
-   (other settings or numbers of parameters), or the group's failure. */
+   (other settings or numbers of parameters), or the group's failure. What one rank refuses, with a
+   group in its desc, is the error of all: the text names that rank. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out);
 
 /* After each inner step, on all ranks equally often. Starts the mean of a fragment, moves it on, or

@@ -8,6 +8,8 @@
 #include "report_api.h"
 #include "../os/os_api.h"
 #include "../group/collectives_api.h"
+#include "../group/vote.h"
+#include "../group/clocks.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/ended.h"
@@ -219,7 +221,6 @@ CDP_API cdp_straggler cdp_report_straggler(const cdp_report *r) {
 /* ---- all ranks of a step on one clock ---- */
 
 enum {
-    CDP__REPORT_CLOCKS = 8,   /* allgathers that compare clocks */
     CDP__REPORT_BUCKETS = 32, /* that are drawn */
     CDP__REPORT_EVENTS = 4 + 2 * CDP__REPORT_BUCKETS
 };
@@ -235,26 +236,6 @@ CDP__PRIVATE void cdp__report_events(const cdp_ddp *d, uint64_t *e) {
         e[4 + 2 * i] = d->buckets[i].start_ns;
         e[5 + 2 * i] = d->buckets[i].end_ns;
     }
-}
-
-/* offsets[k] is added to times of rank k. `pairs`: two numbers for each rank. */
-CDP__PRIVATE cdp_status cdp__report_clocks(cdp_report *r, uint64_t *pairs, int64_t *offsets) {
-    const uint32_t me = cdp_rank(r->group);
-    cdp__shift_bounds b = {-INT64_MAX / 4, INT64_MAX / 4};
-    uint64_t left = 0, came = 0;
-    cdp_status st = CDP_OK;
-    uint32_t i;
-    for (i = 0; i <= CDP__REPORT_CLOCKS && st == CDP_OK; ++i) {
-        pairs[2 * me] = left; /* of the operation before */
-        pairs[2 * me + 1] = came;
-        left = r->os->now_ns(r->os->user);
-        st = cdp_allgather(r->group, NULL, pairs, 2, CDP_DTYPE_U64);
-        came = r->os->now_ns(r->os->user);
-        if (st == CDP_OK && i)
-            cdp__shift_narrow(&b, pairs[2 * me], pairs[2 * me + 1], pairs[0], pairs[1]);
-    }
-    offsets[me] = me ? cdp__shift_middle(&b) : 0;
-    return st == CDP_OK ? cdp_allgather(r->group, NULL, offsets, 1, CDP_DTYPE_I64) : st;
 }
 
 CDP__PRIVATE void cdp__report_draw_rank(
@@ -296,8 +277,8 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
     cdp_report *r, char *text, uint64_t room, uint64_t *bytes) {
     cdp_status st = cdp__report_usable(r, "cdp_report_svg");
     cdp__text t = cdp__text_of(text, room);
-    uint64_t *events, *pairs;
-    int64_t *offsets;
+    uint64_t *events;
+    int64_t *offsets; /* of rank k: is added to its times */
     uint32_t n;
     if (bytes) *bytes = 0;
     if (st != CDP_OK) return st;
@@ -306,13 +287,13 @@ CDP_API CDP__COLD cdp_status cdp_report_svg(
             "cdp_report_svg: the last pass is open, or was not synchronized (cdp_ddp_no_sync), or "
             "there was none; call it after a synchronized one");
     n = cdp_size(r->group);
-    events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 3ull) * 8);
-    if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 3ull) * 8);
-    pairs = events + n * CDP__REPORT_EVENTS;
-    offsets = (int64_t *)(pairs + 2ull * n);
+    events = (uint64_t *)cdp__alloc_zero(r->os, n * (CDP__REPORT_EVENTS + 1ull) * 8);
+    if (!events) return cdp__fail_nomem("a picture", n * (CDP__REPORT_EVENTS + 1ull) * 8);
+    offsets = (int64_t *)(events + n * CDP__REPORT_EVENTS);
     cdp__report_events(r->desc.ddp, events + cdp_rank(r->group) * CDP__REPORT_EVENTS);
     st = cdp_allgather(r->group, NULL, events, CDP__REPORT_EVENTS, CDP_DTYPE_U64);
-    if (st == CDP_OK) st = cdp__report_clocks(r, pairs, offsets);
+    if (st == CDP_OK) st = cdp__clock_compare(r->group, r->os, &offsets[cdp_rank(r->group)]);
+    if (st == CDP_OK) st = cdp_allgather(r->group, NULL, offsets, 1, CDP_DTYPE_I64);
     if (st == CDP_OK) cdp__report_draw(&t, events, offsets, n, r->desc.ddp->stats.steps);
     if (st == CDP_OK && bytes) *bytes = cdp__text_end(&t);
     cdp__free(r->os, events);
@@ -332,23 +313,10 @@ CDP__PRIVATE void cdp__report_free(cdp_report *r) {
     cdp__free(r->os, r);
 }
 
-/* A group of all ranks, in which nothing else runs. */
-CDP__PRIVATE cdp_status cdp__report_open_group(cdp_report *r, cdp_group *group) {
-#ifdef CDP_NO_GROUPS
-    r->group = group;
-    return CDP_OK;
-#else
-    const uint32_t n = cdp_size(group);
-    uint32_t *all = (uint32_t *)cdp__alloc(r->os, n * sizeof *all), i;
-    cdp_status st;
-    if (!all) return cdp__fail_nomem("a report", n * sizeof *all);
-    for (i = 0; i < n; ++i)
-        all[i] = i;
-    st = cdp_group_new(group, all, n, &r->group);
-    if (st == CDP_OK) cdp__group_share_failures(r->group, group);
-    cdp__free(r->os, all);
-    return st;
-#endif
+CDP__PRIVATE cdp_status cdp__report_memory(cdp_report *r, uint32_t n) {
+    r->mine = (uint64_t *)cdp__alloc_zero(r->os, r->row * sizeof *r->mine);
+    r->all = (uint64_t *)cdp__alloc_zero(r->os, n * r->row * sizeof *r->all);
+    return r->mine && r->all ? CDP_OK : cdp__fail_nomem("a report", n * r->row * sizeof *r->all);
 }
 
 CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out) {
@@ -360,16 +328,18 @@ CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_
     st = cdp__ddp_between(desc->ddp, "cdp_report_create");
     if (st != CDP_OK) return st;
     r = (cdp_report *)cdp__alloc_zero(desc->ddp->os, sizeof *r);
-    if (!r) return cdp__fail_nomem("a report", sizeof *r);
+    if (!r) st = cdp__fail_nomem("a report", sizeof *r);
+    if (!r) return cdp__vote(desc->ddp->group, st, "cdp_report_create");
     r->desc = *desc;
     r->desc.every = cdp__def(desc->every, 10);
     r->os = desc->ddp->os;
     r->row = (uint64_t)CDP__REPORT_BUSY + r->desc.every;
-    r->mine = (uint64_t *)cdp__alloc_zero(r->os, r->row * sizeof *r->mine);
-    r->all =
-        (uint64_t *)cdp__alloc_zero(r->os, cdp_size(desc->ddp->group) * r->row * sizeof *r->all);
-    st = r->mine && r->all ? cdp__report_open_group(r, desc->ddp->group)
-                           : cdp__fail_nomem("a report", r->row * sizeof *r->mine);
+    st = cdp__report_memory(r, cdp_size(desc->ddp->group));
+    st = cdp__vote(desc->ddp->group, st, "cdp_report_create");
+    if (st == CDP_OK) {
+        st = cdp__group_alike(desc->ddp->group, (uint32_t *)r->all, &r->group);
+        st = cdp__vote(desc->ddp->group, st, "cdp_report_create");
+    }
     if (st != CDP_OK) {
         cdp__report_free(r);
         return st;

@@ -45,7 +45,8 @@ typedef struct cdp_straggler {
 } cdp_straggler;
 
 /* Collective (it makes a group of all ranks). *out belongs to the caller. Errors: INVALID (a
-   missing member), NOMEM, those of cdp_group_new(). */
+   missing member), NOMEM (of one rank, on all of them: the text names it), those of
+   cdp_group_new(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out);
 
 /* After cdp_ddp_backward_end() and the update, on all ranks in every step. The line of the job
@@ -62,7 +63,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_report_step(
 CDP_API cdp_straggler cdp_report_straggler(const cdp_report *report);
 
 /* The last step of all ranks as one SVG picture on one clock: ranks compare theirs in eight
-   allgathers. Collective, between steps; waits. Writes at most `room` bytes, a zero at the end
+   barriers. Collective, between steps; waits. Writes at most `room` bytes, a zero at the end
    among them; *bytes, which may be NULL, gets the length of the whole text without the zero.
    Errors: INVALID (NULL), STATE (no step yet, or the last pass was not synchronized), NOMEM, or the
    group's failure. */

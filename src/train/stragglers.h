@@ -1,7 +1,7 @@
-/* train/stragglers.h - who is late, and how times compare (pure)
+/* train/stragglers.h - who is late (pure)
 
-   Knows: durations of ranks, times at which messages left and arrived. Promises: a rank counts as
-   late by its own work, not by what it waited for. */
+   Knows: durations of ranks. Promises: a rank counts as late by its own work, not by what it
+   waited for. */
 #ifndef CDP_SRC_TRAIN_STRAGGLERS_H
 #define CDP_SRC_TRAIN_STRAGGLERS_H
 
@@ -81,24 +81,6 @@ CDP__PRIVATE cdp_straggler cdp__late_find(const cdp__late *l, uint32_t n) {
         s.since_step = since;
     }
     return s;
-}
-
-/* What is added to a clock to get that of rank 0: between low and high. */
-typedef struct cdp__shift_bounds {
-    int64_t low, high;
-} cdp__shift_bounds;
-
-/* An operation that needs both ranks began at `left` and ended at `came`, each on the rank's own
-   clock: none has ended before the other one began. */
-CDP__PRIVATE void cdp__shift_narrow(
-    cdp__shift_bounds *b, uint64_t left, uint64_t came, uint64_t left_0, uint64_t came_0) {
-    const int64_t low = (int64_t)(left_0 - came), high = (int64_t)(came_0 - left);
-    if (low > b->low) b->low = low;
-    if (high < b->high) b->high = high;
-}
-
-CDP__PRIVATE int64_t cdp__shift_middle(const cdp__shift_bounds *b) {
-    return b->low + (b->high - b->low) / 2;
 }
 
 #endif /* CDP_NO_TRAINING */

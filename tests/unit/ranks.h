@@ -12,8 +12,12 @@
 
 static struct { int64_t calls, held, fail_at; /* fail_at 0: never */ } counted;
 
+/* The same for requests of this thread, counted down: 1 refuses the next one, 0 none. */
+static __thread int64_t own_fail_at;
+
 static bool counted_refuses(void) {
     const int64_t call = __atomic_add_fetch(&counted.calls, 1, __ATOMIC_SEQ_CST);
+    if (own_fail_at && --own_fail_at == 0) return true;
     return call == __atomic_load_n(&counted.fail_at, __ATOMIC_SEQ_CST);
 }
 static void *counted_hold(void *p) {
@@ -131,6 +135,27 @@ TEST_API void run_counted(uint32_t n, void (*func)(cdp_group *g, void *arg), voi
     const cdp_group_desc like = {.os = counted_os()};
     run_ranks(n, &like, 0, func, arg);
     T_EQ(0, counted.held);
+}
+
+/* `create` is a collective that allocates: where request number k of rank 1 is refused, all ranks
+   get NOMEM, which names that rank, and the group stays usable. Returns the first k that is
+   enough. */
+TEST_API int64_t own_memory_is_told(
+    cdp_group *g, cdp_status (*create)(cdp_group *g, void *arg), void *arg) {
+    cdp_status st = CDP_ERR_NOMEM;
+    int64_t k = 0;
+    while (st == CDP_ERR_NOMEM && k < 100) {
+        ++k;
+        own_fail_at = cdp_rank(g) == 1 ? k : 0;
+        st = create(g, arg);
+        own_fail_at = 0;
+        if (st == CDP_OK) break;
+        T_EQ(CDP_ERR_NOMEM, st);
+        if (cdp_rank(g) != 1) T_TEXT("has failed on rank 1: ", cdp_last_error()->text);
+        T_EQ(CDP_OK, cdp_barrier(g));
+    }
+    T_EQ(CDP_OK, st);
+    return k;
 }
 #endif
 

@@ -310,6 +310,39 @@ TEST(ranks_that_differ_and_too_many_ranks_are_named) {
     run_ranks(2, &like, 0, differ, NULL);
 }
 
+static cdp_status creates(cdp_group *g, void *arg) {
+    float grads[8];
+    const cdp_leaves_desc d = {.group = g, .grads = grads, .count = 8, .leaves = 7};
+    cdp_leaves *l;
+    const cdp_status st = cdp_leaves_create(&d, &l);
+    (void)arg;
+    cdp_leaves_destroy(l);
+    return st;
+}
+
+static void fails_alone(cdp_group *g, void *arg) {
+    float x[4] = {0};
+    const cdp_param p = {.data = x, .count = 4};
+    const cdp_ddp_desc dd = {.group = g, .params = &p, .param_count = 1};
+    cdp_leaves_desc d = {.group = g, .count = 4, .leaves = 4};
+    cdp_leaves *l;
+    (void)arg;
+    T(own_memory_is_told(g, creates, NULL) > 6);
+    d.grads = cdp_rank(g) == 1 ? NULL : x;
+    REFUSED(CDP_ERR_INVALID, "desc.grads", cdp_leaves_create(&d, &l));
+    if (cdp_rank(g) != 1) T_TEXT("has failed on rank 1", cdp_last_error()->text);
+    T_EQ(CDP_OK, cdp_ddp_create(&dd, &d.ddp));
+    T_EQ(CDP_OK, cdp_leaves_create(&d, &l)); /* the group is usable */
+    cdp_leaves_destroy(l);
+    cdp_ddp_destroy(d.ddp);
+}
+
+TEST(what_one_rank_lacks_at_creation_is_told_to_all) {
+    const cdp_group_desc like = {.timeout_ms = 3000, .os = counted_os()};
+    run_ranks(3, &like, 0, fails_alone, NULL);
+    T_EQ(0, counted.held);
+}
+
 static void refused_calls(cdp_group *g, void *arg) {
     float w[4] = {0};
     cdp_param p = {.data = w, .count = 4};
@@ -465,6 +498,8 @@ int main(int argc, char **argv) {
         {"plain_accumulation_has_other_bits", plain_accumulation_has_other_bits, 30},
         {"ranks_may_come_and_go_between_steps", ranks_may_come_and_go_between_steps, 30},
         {"all_memory_comes_back", all_memory_comes_back, 30},
+        {"what_one_rank_lacks_at_creation_is_told_to_all",
+            what_one_rank_lacks_at_creation_is_told_to_all, 30},
         {"ranks_that_differ_and_too_many_ranks_are_named",
             ranks_that_differ_and_too_many_ranks_are_named, 30},
         {"mistakes_are_named", mistakes_are_named, 30},

@@ -393,6 +393,36 @@ static void differs(cdp_group *g, void *arg) {
     T_EQ(CDP_OK, cdp_barrier(g));
 }
 
+static cdp_status creates(cdp_group *g, void *arg) {
+    float x[4] = {0};
+    const cdp_param p = {.data = x, .count = 4};
+    const cdp_outer_desc d = {.group = g, .params = &p, .param_count = 1};
+    cdp_outer *o;
+    const cdp_status st = cdp_outer_create(&d, &o);
+    (void)arg;
+    cdp_outer_destroy(o);
+    return st;
+}
+
+static void fails_alone(cdp_group *g, void *arg) {
+    float x[4] = {0};
+    const cdp_param p = {.data = x, .count = 4};
+    cdp_outer_desc d = {.group = g, .params = &p, .param_count = 1};
+    cdp_outer *o;
+    (void)arg;
+    T(own_memory_is_told(g, creates, NULL) > 6);
+    d.alpha = cdp_rank(g) == 1 ? 2 : 0;
+    REFUSED(CDP_ERR_INVALID, "alpha 0 to 1", cdp_outer_create(&d, &o));
+    if (cdp_rank(g) != 1) T_TEXT("has failed on rank 1", cdp_last_error()->text);
+    T_EQ(CDP_OK, cdp_barrier(g));
+}
+
+TEST(what_one_rank_lacks_at_creation_is_told_to_all) {
+    const cdp_group_desc like = {.timeout_ms = 3000, .os = counted_os()};
+    run_ranks(3, &like, 0, fails_alone, NULL);
+    T_EQ(0, counted.held);
+}
+
 /* A wire that fails on one rank: the others learn of it. */
 static cdp_status fails(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
     (void)stage;
@@ -437,6 +467,8 @@ int main(int argc, char **argv) {
         {"before_the_first_round_a_newcomer_takes_what_the_others_have",
             before_the_first_round_a_newcomer_takes_what_the_others_have, 30},
         {"all_memory_comes_back", all_memory_comes_back, 30},
+        {"what_one_rank_lacks_at_creation_is_told_to_all",
+            what_one_rank_lacks_at_creation_is_told_to_all, 30},
         {"mistakes_are_named", mistakes_are_named, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -184,6 +184,32 @@ TEST(numbers_without_json_are_null) {
     T_TEXT(",\"a\":-1.5,\"b\":null,\"c\":null,\"d\":1.0e300,\"e\":0.0000014", text);
 }
 
+static cdp_status creates(cdp_group *g, void *arg) {
+    const cdp_report_desc d = {.ddp = (cdp_ddp *)arg};
+    cdp_report *r;
+    const cdp_status st = cdp_report_create(&d, &r);
+    (void)g;
+    cdp_report_destroy(r);
+    return st;
+}
+
+static void fails_alone(cdp_group *g, void *arg) {
+    float w[8] = {0};
+    const cdp_param p = {.data = w, .count = 8};
+    const cdp_ddp_desc dd = {.group = g, .params = &p, .param_count = 1};
+    cdp_ddp *ddp;
+    (void)arg;
+    T_EQ(CDP_OK, cdp_ddp_create(&dd, &ddp));
+    T(own_memory_is_told(g, creates, ddp) > 3);
+    cdp_ddp_destroy(ddp);
+}
+
+TEST(what_one_rank_lacks_at_creation_is_told_to_all) {
+    const cdp_group_desc like = {.timeout_ms = 3000, .os = counted_os()};
+    run_ranks(3, &like, 0, fails_alone, NULL);
+    T_EQ(0, counted.held);
+}
+
 TEST(mistakes_are_named) {
     cdp_report_desc d = {0};
     cdp_report *r;
@@ -206,6 +232,8 @@ int main(int argc, char **argv) {
         {"steps_after_a_failure_say_so", steps_after_a_failure_say_so, 30},
         {"the_median_is_that_of_sorted_times", the_median_is_that_of_sorted_times, 10},
         {"numbers_without_json_are_null", numbers_without_json_are_null, 10},
+        {"what_one_rank_lacks_at_creation_is_told_to_all",
+            what_one_rank_lacks_at_creation_is_told_to_all, 30},
         {"mistakes_are_named", mistakes_are_named, 10},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
