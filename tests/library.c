@@ -14,3 +14,4 @@
 #include "cdp_mem.h"
 #include "cdp_fsdp.h"
 #include "cdp_pipeline.h"
+#include "cdp_launch.h"

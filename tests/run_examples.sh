@@ -38,6 +38,15 @@ example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
 example 24_fsdp 'all checks passed' 1 "$build/24_fsdp" --steps 6 --layers 2 --width 16 cdp.h
 example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --steps 12 --layers 2
+# Starts its four workers itself; one kills itself, and all start again.
+if [ -x "$build/25_launch" ]; then
+    if timeout $((60 * slack)) "$build/25_launch" > "$tmp/out" 2>&1 < /dev/null && [ "$(grep -c 'the ranks add up to 6' "$tmp/out")" = 4 ] &&
+        grep -q '^after 1 restarts:' "$tmp/out"; then
+        good 25_launch
+    else bad 25_launch 'see its output'; fi
+else
+    echo "SKIP 25_launch: it does not exist"
+fi
 # Four stages, and the same in one process: --steps 3 says nothing about the loss, but all about equal bits.
 example 11_pipeline 'all checks passed' 1 "$build/11_pipeline" --steps 3 --width 16 cdp.h
 example 12_actors '150 questions, answered in 50 batches of 3: right' 1 "$build/12_actors"

@@ -126,9 +126,9 @@ for flags in -O2 "-O2 ${LESS/ -DCDP_NO_ENV/}" "${SMALLEST/ -DCDP_NO_ENV/}" "${SM
 done
 # What a header adds to cdp.h, whose implementation it brings along.
 of_core=$(printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/x.c" && measure -O2)
-for h in cdp_rpc cdp_elastic cdp_dtensor cdp_checkpoint cdp_pipeline cdp_mem cdp_fsdp cdp_nccl; do
+for h in cdp_rpc cdp_elastic cdp_dtensor cdp_checkpoint cdp_pipeline cdp_mem cdp_fsdp cdp_nccl cdp_launch; do
     printf '#define CDP_IMPLEMENTATION\n#include "%s.h"\n' $h > "$work/x.c"
-    echo "INFO $h.h at -O2: $(($(measure -O2) - of_core)) bytes of text and data beside the $of_core of cdp.h (of cdp_elastic.h, cdp_tcp.h and cdp_store.h are part, of cdp_checkpoint.h, cdp_dtensor.h)"
+    echo "INFO $h.h at -O2: $(($(measure -O2) - of_core)) bytes of text and data beside the $of_core of cdp.h (of cdp_elastic.h and cdp_launch.h, cdp_tcp.h and cdp_store.h are part, of cdp_checkpoint.h, cdp_dtensor.h)"
 done
 
 compile_time() { # NAME LINES FILE FLAGS...

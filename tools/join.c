@@ -27,7 +27,7 @@ enum {
 /* The headers, in an order in which each comes after those that it includes. */
 static const char *const roots[] = {"cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h", "cdp_mpi.h",
     "cdp_rpc.h", "cdp_elastic.h", "cdp_dtensor.h", "cdp_checkpoint.h", "cdp_mem.h", "cdp_fsdp.h",
-    "cdp_pipeline.h"};
+    "cdp_pipeline.h", "cdp_launch.h"};
 enum {
     ROOT_COUNT = sizeof roots / sizeof *roots
 };

@@ -44,6 +44,7 @@ below() { # a header and what it brings along
     cdp.h) echo cdp.h ;;
     cdp_tcp.h) echo cdp_tcp.h cdp_store.h cdp.h ;;
     cdp_elastic.h) echo cdp_elastic.h cdp_tcp.h cdp_store.h cdp.h ;;
+    cdp_launch.h) echo cdp_launch.h cdp_tcp.h cdp_store.h cdp.h ;;
     cdp_checkpoint.h) echo cdp_checkpoint.h cdp_dtensor.h cdp.h ;;
     *) echo "$1" cdp.h ;;
     esac
@@ -703,7 +704,7 @@ if command -v $WINDOWS_CC > /dev/null; then add t_windows_h $WINDOWS_CC gnu11 $C
 if [[ $c_compilers != *clang* ]]; then
     : # said above
 elif [ -f /usr/share/mingw-w64/include/windows.h ]; then
-    add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_pipeline.h cdp_mem.h cdp_fsdp.h cdp_nccl.h cdp_elastic.h cdp_checkpoint.h
+    add t_msvc clang c11 O0 cdp_tcp.h cdp_rpc.h cdp_dtensor.h cdp_pipeline.h cdp_mem.h cdp_fsdp.h cdp_nccl.h cdp_elastic.h cdp_checkpoint.h cdp_launch.h
     ! command -v clang++ > /dev/null || add t_msvc clang++ c++14 O0 cdp_tcp.h
 else
     echo "SKIP the parts for MSVC: mingw-w64's headers are not installed"

@@ -26,7 +26,7 @@ B=$root/${BUILD:-build}/mutants
 case ${BUILD:-build} in /*) B=$BUILD/mutants ;; esac
 SEED=${SEED:-1} COUNT=${COUNT:-300} JOBS=${JOBS:-2} LIMIT=${LIMIT:-10800} CONTROL=${CONTROL:-20} PASSES=${PASSES:-quick slow}
 QUICK=${QUICK:-4000} SLOW=${SLOW:-40000} RECORD_CPU=${RECORD_CPU:-20}
-HEADERS=${HEADERS:-cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_elastic.h cdp_fsdp.h cdp_mem.h cdp_nccl.h cdp_rpc.h}
+HEADERS=${HEADERS:-cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_elastic.h cdp_fsdp.h cdp_launch.h cdp_mem.h cdp_nccl.h cdp_rpc.h}
 CC=${CC:-gcc}
 # Of code that a program can replace, gcc takes nothing for granted: so it does not look into functions that it calls.
 flags='-fPIC -std=gnu11 -w'

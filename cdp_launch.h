@@ -1,0 +1,2120 @@
+/* SPDX-License-Identifier: MIT-0 OR Unlicense
+   Both texts are at the end of cdp.h. */
+/*  cdp_launch.h - workers of a machine, started and watched from C - v0.3.0 - MIT-0 or Unlicense
+
+    WHAT IT IS
+        A launcher that is a library: an agent starts n workers (a program, or a function in copies
+        of this process), gives them the variables of torchrun, carries their output, starts all of
+        them again after a failure, and leaves a result that names the first failure. And
+        cdp_spawn(): one function on n ranks, as processes or as threads, in one call.
+
+    DO THIS
+        #define CDP_IMPLEMENTATION      in exactly one C or C++ file, before
+        #include "cdp_launch.h"         which includes cdp_tcp.h, cdp_store.h and cdp.h
+
+    QUICK START
+        #define CDP_IMPLEMENTATION
+        #include "cdp_launch.h"
+        #include <stdio.h>
+        static cdp_status work(void *user, cdp_group *world) {
+            float x = (float)cdp_rank(world);
+            (void)user;
+            cdp_status st = cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+            if (st != CDP_OK) return st;
+            printf("rank %u of %u: the sum is %g\n", cdp_rank(world), cdp_size(world), x);
+            return CDP_OK;
+        }
+        int main(void) {
+            if (cdp_spawn(work, NULL, 4, NULL) != CDP_OK) return cdp_print_error(stderr);
+            return 0;
+        }
+        gcc -O2 fit.c -o fit -pthread        ./fit
+
+    CONTENTS
+        Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
+        parts in their order, which is that of the #include lines of src/cdp_launch.h. A part uses
+        what comes before it, never what comes after it. Names in _api hold what programs call.
+
+    API BY TASK
+        I want to...                                       call
+        run one function on n ranks, and wait              cdp_spawn
+        start programs or functions as workers             cdp_agent_start
+        watch them, carry their output                     cdp_agent_step, cdp_agent_wait
+        know how they stand                                cdp_agent_state_of, _state_name
+        end them                                           cdp_agent_stop, cdp_agent_destroy
+        know how each one ended, first failure first       cdp_agent_result; as a file: _save
+
+    COMING FROM PyTorch
+        torch.multiprocessing.spawn, start_processes       cdp_spawn
+        elastic.multiprocessing.start_processes, PContext  cdp_agent_start, _wait
+        WorkerSpec, SimpleElasticAgent                     cdp_launch_desc, cdp_agent
+        WorkerState                                        cdp_agent_state
+        monitor_interval; max_restarts                     desc.poll_ms; desc.max_restarts
+        Std, redirects, tee                                desc.redirects, desc.tee
+        RunResult, ChildFailedError                        cdp_launch_result, ends[0]
+        rendezvous of agents, machines that come and go    tools/cdprun
+
+    CONFIGURATION
+        CDP_LAUNCH_IMPLEMENTATION    this header and those below it, whose private parts it uses
+        The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
+
+    PROCESSES
+        Each worker leads a process group. When it has ended, what is left of its group is killed.
+        On Linux workers die with the thread that started them. fork() copies only the thread that
+        calls it: start functions before this process has other threads, and before it has groups.
+        Programs may be started at any time. SIGCHLD must not be ignored, and nothing else may wait
+        for the workers: then their end is UNKNOWN.
+
+    LIMITS
+        4096 workers a machine | agents of several machines do not talk to each other: a failure
+        elsewhere is seen by the ranks here | no processes on Windows: cdp_spawn with threads
+
+    License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
+
+/* Joined from src/cdp_launch.h and what it includes: change that, then `make headers`. */
+#if defined(CDP_LAUNCH_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
+#define CDP_TCP_IMPLEMENTATION
+#endif
+#if !defined(CDP_TCP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_STORE_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)                       \
+    || defined(CDP_LAUNCH_IMPLEMENTATION)
+#include "cdp_tcp.h"
+#endif
+
+#ifndef CDP_LAUNCH_INCLUDED
+#define CDP_LAUNCH_INCLUDED
+
+#define CDP_LAUNCH_VERSION 300 /* major * 10000 + minor * 100 + patch */
+#if CDP_LAUNCH_VERSION != CDP_VERSION
+#error "cdp_launch.h and cdp.h are of different versions: copy both from the same release"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- >>launch/launch_api: workers of this machine, and the agent that watches them ----------- */
+
+/* Where the workers of an agent stand, together. */
+typedef enum cdp_agent_state {
+    CDP_AGENT_INIT,      /* nothing runs yet */
+    CDP_AGENT_HEALTHY,   /* no worker has failed, and some run */
+    CDP_AGENT_UNHEALTHY, /* one has failed: the others are being ended, all may start again */
+    CDP_AGENT_STOPPED,   /* they have ended because cdp_agent_stop() or a time limit asked for it */
+    CDP_AGENT_SUCCEEDED, /* all have ended with exit code 0 */
+    CDP_AGENT_FAILED,    /* they have ended after a failure, and no restart is left */
+    CDP_AGENT_UNKNOWN    /* something else in this process has waited for a worker */
+} cdp_agent_state;
+
+/* Bits of redirects and tee. */
+#define CDP_AGENT_STDOUT 1u
+#define CDP_AGENT_STDERR 2u
+
+/* What to start. All that it points to must stay until cdp_agent_destroy(). 0 and NULL mean the
+   default. */
+typedef struct cdp_launch_desc {
+    /* the program and its arguments, then NULL: found in PATH as a shell does. Or NULL, and
+       `func`: each worker is a copy of this process, by fork(), that calls it; what it returns,
+       0 to 255, is the exit code. Start functions before this process has other threads. */
+    const char *const *command;
+    int (*func)(void *user);
+    void *user;
+    /* for worker i of this machine: commands[i] in place of `command`; NULL: all have `command` */
+    const char *const *const *commands;
+    /* lists of NAME=VALUE, each ended by NULL: for all workers; env_of[i] for worker i, or NULL.
+       The variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set after
+       these and win. */
+    const char *const *env;
+    const char *const *const *env_of;
+    /* workers of this machine: required, 1 to 4096 */
+    uint32_t workers;
+    /* machines with as many workers each (default: 1), and which of them this is. Each has an
+       agent of its own; they do not talk to each other, as the launchers of cdprun do. */
+    uint32_t nodes, node_rank;
+    const char *role;   /* ROLE_NAME (default: "default") */
+    const char *run_id; /* name of the job (default: "none") */
+    /* how often all workers start again after a failure */
+    uint32_t max_restarts;
+    /* how often workers are looked at, in ms (default: 100) */
+    uint32_t poll_ms;
+    /* after a failure the others have this long to end by themselves, in ms (default: 5000);
+       CDP_NO_TIMEOUT: for ever */
+    uint32_t grace_ms;
+    /* after SIGTERM, before SIGKILL, in ms (default: 5000) */
+    uint32_t kill_ms;
+    /* how long the job may take, restarts included, in ms (default: no limit) */
+    uint32_t timeout_ms;
+    /* where rank 0 will listen (default: 127.0.0.1, and a free port for each start). Several
+       machines need both. */
+    const char *master_addr;
+    uint16_t master_port;
+    /* CDP_JOB_KEY of the workers (default: that of this process; one machine: random bytes).
+       trust_network: none. */
+    const char *job_key;
+    bool trust_network;
+    /* a folder for error files and logs: log_dir/attempt_A/I/stdout.log, stderr.log, error.json for
+       worker I. NULL: there are no logs, and error files lie in the folder for temporary files. */
+    const char *log_dir;
+    /* CDP_AGENT_STDOUT | CDP_AGENT_STDERR: what goes to the logs only; what goes there and to the
+       console. The rest goes to stdout and stderr of this process. */
+    uint32_t redirects, tee;
+    /* without "[RANK] " before each line */
+    bool no_prefix;
+    /* the result is written to this file when the workers have ended for good */
+    const char *result_file;
+} cdp_launch_desc;
+
+typedef struct cdp_agent cdp_agent;
+
+/* How a worker ended. */
+typedef struct cdp_worker_end {
+    uint32_t rank, local_rank;
+    int32_t pid;          /* 0: it never ran */
+    int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
+    int32_t signal;       /* 0: by an exit code */
+    bool ended, by_agent; /* by_agent: by a signal that the agent had sent */
+    uint64_t time_us;     /* when, since 1970; 0: it has not ended */
+    double seconds;       /* how long it ran */
+    /* never NULL. error_file: what cdp_error_record_from_env() writes; message: what it wrote
+       there; last_lines: the last 4 KiB of stderr, or of stdout if there are none */
+    const char *error_file, *message, *last_lines;
+} cdp_worker_end;
+
+typedef struct cdp_launch_result {
+    cdp_agent_state state;
+    uint32_t restarts; /* that were used */
+    const char *host;
+    /* whether ends[0] is the first failure; the other workers follow by rank */
+    bool has_cause;
+    uint32_t count;
+    const cdp_worker_end *ends; /* of the last start */
+} cdp_launch_result;
+
+/* Starts the workers. An agent belongs to one thread at a time, and on Linux its workers die with
+   the thread that started them. Errors: INVALID (a member is missing or out of range, or a command
+   cannot be run: the sentence names it); IO (no pipe, log or process); UNSUPPORTED (this system
+   has no fork(): see cdp_spawn_desc.threads); NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, cdp_agent **out);
+/* Carries output, looks at the workers, starts them again: returns when the state has changed, and
+   after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a
+   worker whose output nobody carries stands still. Errors: INVALID (no agent); IO, NOMEM, INVALID
+   as cdp_agent_start() (a restart failed; the state is then FAILED). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_step(cdp_agent *agent, uint32_t wait_ms);
+/* Steps until the workers have ended for good. CDP_OK: SUCCEEDED. Errors: REMOTE (FAILED: the
+   sentence names rank, end and message of the first failure); ABORTED (STOPPED); TIMEOUT (they
+   still run after timeout_ms, 0 or CDP_NO_TIMEOUT: no limit; call it again, or stop them); STATE
+   (UNKNOWN); else as cdp_agent_step(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_wait(cdp_agent *agent, uint32_t timeout_ms);
+/* Asks the workers to end: SIGTERM, and SIGKILL after kill_ms, both in later steps. There is no
+   restart then. NULL and agents whose workers have ended are allowed. */
+CDP_API void cdp_agent_stop(cdp_agent *agent);
+CDP_API cdp_agent_state cdp_agent_state_of(const cdp_agent *agent);
+CDP_API const char *cdp_agent_state_name(cdp_agent_state state);
+/* What is known now. Valid until the next call with this agent. NULL without an agent. */
+CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *agent);
+/* Writes the result to a file, as JSON: {"state", "host", "restarts", "cause" (a rank or null),
+   "workers": [{"rank", "local_rank", "host", "pid", "exit_code", "signal", "time", "seconds",
+   "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no path),
+   IO. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *path);
+/* Kills what still runs, and frees. NULL is allowed. */
+CDP_API void cdp_agent_destroy(cdp_agent *agent);
+
+/* ---- >>launch/spawn_api: one function on n ranks --------------------------------------------- */
+
+/* A rank. The group is destroyed after it has returned. */
+typedef cdp_status (*cdp_spawn_func)(void *user, cdp_group *world);
+
+typedef struct cdp_spawn_desc {
+    /* threads of this process on a hub, in place of processes by fork() */
+    bool threads;
+    /* of the whole call, in ms (default: no limit). Threads cannot be ended from outside: their
+       group is aborted then, and the call returns when they have. */
+    uint32_t timeout_ms;
+    /* processes: NAME=VALUE for all, then NULL */
+    const char *const *env;
+} cdp_spawn_desc;
+
+/* Runs func(user, world) on n ranks, connects them, waits for all. `desc` may be NULL. Processes
+   are copies of this one: what they write to their memory is lost when they end; call it before
+   this process has other threads. When a rank fails, the others are aborted or ended. Errors: the
+   first one, with rank and text (processes: REMOTE; threads: the status that func returned);
+   INVALID (func, n); TIMEOUT; UNSUPPORTED (no fork(), or no threads, on this system); IO, NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_spawn(
+    cdp_spawn_func func, void *user, uint32_t n, const cdp_spawn_desc *desc);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+/* ---- >>launch/cxx_api: descs by reference in C++ --------------------------------------------- */
+
+#ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
+inline cdp_status cdp_agent_start(const cdp_launch_desc &desc, cdp_agent **out) {
+    return cdp_agent_start(&desc, out);
+}
+inline cdp_status cdp_spawn(
+    cdp_spawn_func func, void *user, uint32_t n, const cdp_spawn_desc &desc) {
+    return cdp_spawn(func, user, n, &desc);
+}
+} /* extern "C++" */
+#endif
+
+#endif /* CDP_LAUNCH_INCLUDED */
+
+#if (defined(CDP_IMPLEMENTATION) || defined(CDP_LAUNCH_IMPLEMENTATION)) \
+    && !defined(CDP_LAUNCH_IMPL_INCLUDED)
+#define CDP_LAUNCH_IMPL_INCLUDED
+
+/* ---- >>text/json_read: JSON, piece by piece (pure) ------------------------------------------- */
+
+/* Knows: the grammar of JSON, and the NaN and Infinity that Python writes. Promises: any bytes
+   yield pieces or a reason; no recursion, no memory; at most 32 levels. */
+#ifndef CDP_SRC_TEXT_JSON_READ_H
+#define CDP_SRC_TEXT_JSON_READ_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CDP__JSON_DEEP 32u   /* as many as cdp__json_reader.dicts has bits */
+#define CDP__JSON_DIGITS 40u /* what further digits of a number say is lost */
+
+typedef enum cdp__json_kind {
+    CDP__JSON_BAD, /* this is no JSON: `why` says why, `at` says where */
+    CDP__JSON_END, /* nothing follows the value */
+    CDP__JSON_DICT,
+    CDP__JSON_LIST,
+    CDP__JSON_CLOSE, /* the end of the last dict or list that is open */
+    CDP__JSON_KEY,   /* a text; a value follows */
+    CDP__JSON_TEXT,
+    CDP__JSON_WHOLE,
+    CDP__JSON_REAL, /* also a whole number that has more than 63 bits */
+    CDP__JSON_TRUE,
+    CDP__JSON_FALSE,
+    CDP__JSON_NULL
+} cdp__json_kind;
+
+typedef struct cdp__json_reader {
+    const uint8_t *data;
+    uint64_t bytes, at;
+    const char *why;
+    uint32_t depth, dicts; /* bit i of dicts: the i-th open container is a dict */
+    bool value, first;     /* a value must follow, after a key or at the beginning; just opened */
+    /* of the last piece */
+    const uint8_t *text; /* KEY, TEXT: what stands between the quotes, not decoded */
+    uint64_t length;     /* of that; the decoded text is not longer */
+    bool escapes;        /* it has some, else it is as it stands */
+    int64_t whole;
+    double real;
+} cdp__json_reader;
+
+CDP__PRIVATE cdp__json_reader cdp__json_open(const void *data, uint64_t bytes) {
+    cdp__json_reader r;
+    memset(&r, 0, sizeof r);
+    r.data = (const uint8_t *)data;
+    r.bytes = bytes;
+    r.value = true;
+    return r;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_bad(cdp__json_reader *r, const char *why) {
+    r->why = why;
+    return CDP__JSON_BAD;
+}
+
+/* The next byte that is no blank, which is not taken; 0: there is none. */
+CDP__PRIVATE uint8_t cdp__json_look(cdp__json_reader *r) {
+    for (; r->at < r->bytes; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;
+    }
+    return 0;
+}
+
+CDP__PRIVATE bool cdp__json_word(cdp__json_reader *r, const char *word) {
+    const uint64_t n = strlen(word);
+    if (r->bytes - r->at < n || memcmp(r->data + r->at, word, (size_t)n) != 0) return false;
+    r->at += n;
+    return true;
+}
+
+CDP__PRIVATE int cdp__hex_digit(uint8_t c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The four digits of an escape; -1: they are not there. */
+CDP__PRIVATE int32_t cdp__json_unit_at(const uint8_t *s, uint64_t bytes) {
+    int32_t unit = 0;
+    uint32_t i;
+    for (i = 0; i < 4; ++i) {
+        const int digit = i < bytes ? cdp__hex_digit(s[i]) : -1;
+        if (digit < 0) return -1;
+        unit = unit * 16 + digit;
+    }
+    return unit;
+}
+
+/* Takes a text, from its first quote on. */
+CDP__PRIVATE cdp__json_kind cdp__json_take_text(cdp__json_reader *r, cdp__json_kind kind) {
+    const uint64_t from = ++r->at;
+    r->escapes = false;
+    for (; r->at < r->bytes && r->data[r->at] != '"'; ++r->at) {
+        const uint8_t c = r->data[r->at];
+        if (c < 32) return cdp__json_bad(r, "a text has a control character");
+        if (c != '\\') continue;
+        r->escapes = true;
+        if (++r->at == r->bytes) break;
+        if (r->data[r->at] == 'u') {
+            if (cdp__json_unit_at(r->data + r->at + 1, r->bytes - r->at - 1) < 0)
+                return cdp__json_bad(r, "four hexadecimal digits are expected after \\u");
+            r->at += 4;
+        } else if (!r->data[r->at] || !strchr("\"\\/bfnrt", r->data[r->at]))
+            return cdp__json_bad(r, "there is no such escape");
+    }
+    if (r->at >= r->bytes) return cdp__json_bad(r, "a text does not end");
+    r->text = r->data + from;
+    r->length = r->at++ - from;
+    return kind;
+}
+
+/* Decodes one escape of a text that was taken, from the byte after the backslash on. */
+CDP__PRIVATE uint32_t cdp__json_escape(const uint8_t **at, const uint8_t *end) {
+    static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
+    const uint8_t c = *(*at)++;
+    const char *const known = strchr(from, c);
+    uint32_t unit;
+    int32_t low;
+    if (c != 'u') return known ? (uint8_t)to[known - from] : c;
+    unit = (uint32_t)cdp__json_unit_at(*at, 4);
+    *at += 4;
+    if (unit < 0xd800 || unit >= 0xdc00) return unit;
+    if (end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u') return unit;
+    low = cdp__json_unit_at(*at + 2, 4);
+    if (low < 0xdc00 || low >= 0xe000) return unit;
+    *at += 6;
+    return 0x10000 + ((unit - 0xd800) << 10) + ((uint32_t)low - 0xdc00);
+}
+
+/* Writes the last key or text, decoded, to `out`, which has room for r->length bytes. Returns its
+   length. What is no character, and a zero byte, become '?'. */
+CDP__PRIVATE uint64_t cdp__json_decode(const cdp__json_reader *r, char *out) {
+    const uint8_t *at = r->text, *const end = at + r->length;
+    const char *const from = out;
+    while (at < end) {
+        uint32_t c = *at++;
+        if (c != '\\') {
+            *out++ = (char)c;
+            continue;
+        }
+        c = cdp__json_escape(&at, end);
+        out += cdp__utf8_put(c ? c : '?', out);
+    }
+    return (uint64_t)(out - from);
+}
+
+CDP__PRIVATE bool cdp__json_is_digit(const cdp__json_reader *r) {
+    return r->at < r->bytes && r->data[r->at] >= '0' && r->data[r->at] <= '9';
+}
+
+/* Digits of a number without its point, as text for strtod(), which then needs no locale. */
+typedef struct cdp__json_digits {
+    char text[CDP__JSON_DIGITS + 32];
+    uint32_t count;
+    int64_t exponent;
+} cdp__json_digits;
+
+CDP__PRIVATE void cdp__json_take_digits(cdp__json_reader *r, cdp__json_digits *d, bool fraction) {
+    for (; cdp__json_is_digit(r); ++r->at) {
+        const bool kept = d->count < CDP__JSON_DIGITS;
+        const char c = (char)r->data[r->at];
+        if (kept && (d->count || c != '0')) d->text[d->count++] = c;
+        d->exponent += (int64_t)!kept - fraction;
+    }
+}
+
+CDP__PRIVATE double cdp__json_real_of(cdp__json_digits *d) {
+    const bool below = d->exponent < 0;
+    uint64_t e = below ? 0 - (uint64_t)d->exponent : (uint64_t)d->exponent;
+    char *at = d->text + sizeof d->text;
+    uint32_t n = d->count;
+    if (!n) return 0;
+    *--at = 0;
+    do
+        *--at = (char)('0' + e % 10);
+    while (e /= 10);
+    d->text[n++] = 'e';
+    d->text[n++] = below ? '-' : '+';
+    memmove(d->text + n, at, strlen(at) + 1);
+    return strtod(d->text, NULL);
+}
+
+/* Takes what follows the digits of a real number: digits behind a point, an exponent. */
+CDP__PRIVATE bool cdp__json_take_rest(cdp__json_reader *r, cdp__json_digits *d) {
+    int64_t exponent = 0;
+    bool below = false;
+    if (r->at < r->bytes && r->data[r->at] == '.') {
+        ++r->at;
+        if (!cdp__json_is_digit(r)) return false;
+        cdp__json_take_digits(r, d, true);
+    }
+    if (r->at < r->bytes && (r->data[r->at] | 32) == 'e') {
+        ++r->at;
+        if (r->at < r->bytes && (r->data[r->at] == '+' || r->data[r->at] == '-'))
+            below = r->data[r->at++] == '-';
+        if (!cdp__json_is_digit(r)) return false;
+        for (; cdp__json_is_digit(r); ++r->at)
+            if (exponent < 1000000) exponent = exponent * 10 + (r->data[r->at] - '0');
+    }
+    d->exponent += below ? -exponent : exponent;
+    return true;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_take_number(cdp__json_reader *r) {
+    const uint64_t from = r->at;
+    const bool minus = cdp__json_word(r, "-");
+    cdp__json_digits d;
+    uint64_t whole = 0, i;
+    uint8_t next;
+    d.count = 0;
+    d.exponent = 0;
+    if (!cdp__json_is_digit(r)) {
+        const bool nan = !minus && cdp__json_word(r, "NaN");
+        if (!nan && !cdp__json_word(r, "Infinity"))
+            return cdp__json_bad(r, "a value is expected here");
+        r->real = strtod(nan ? "nan" : "inf", NULL);
+        if (minus) r->real = -r->real;
+        return CDP__JSON_REAL;
+    }
+    cdp__json_take_digits(r, &d, false);
+    if (r->data[from + minus] == '0' && r->at > from + minus + 1)
+        return cdp__json_bad(r, "a number begins with a zero");
+    for (i = 0; i < d.count && d.count < 20; ++i)
+        whole = whole * 10 + (uint64_t)(d.text[i] - '0');
+    next = r->at < r->bytes ? r->data[r->at] : 0;
+    if (next != '.' && (next | 32) != 'e' && d.count < 20 && whole <= (uint64_t)INT64_MAX) {
+        r->whole = minus ? -(int64_t)whole : (int64_t)whole;
+        return CDP__JSON_WHOLE;
+    }
+    if (!cdp__json_take_rest(r, &d)) return cdp__json_bad(r, "a digit is expected here");
+    r->real = cdp__json_real_of(&d);
+    if (minus) r->real = -r->real;
+    return CDP__JSON_REAL;
+}
+
+CDP__PRIVATE cdp__json_kind cdp__json_take_value(cdp__json_reader *r) {
+    const uint8_t c = cdp__json_look(r);
+    r->value = r->first = false;
+    if (c == '"') return cdp__json_take_text(r, CDP__JSON_TEXT);
+    if (c == '{' || c == '[') {
+        if (r->depth == CDP__JSON_DEEP) return cdp__json_bad(r, "it is nested too deep");
+        ++r->at;
+        r->dicts &= ~(1u << r->depth);
+        r->dicts |= (uint32_t)(c == '{') << r->depth++;
+        r->first = true;
+        return c == '{' ? CDP__JSON_DICT : CDP__JSON_LIST;
+    }
+    if (cdp__json_word(r, "true")) return CDP__JSON_TRUE;
+    if (cdp__json_word(r, "false")) return CDP__JSON_FALSE;
+    if (cdp__json_word(r, "null")) return CDP__JSON_NULL;
+    return cdp__json_take_number(r);
+}
+
+/* Takes the next piece. After BAD or END it must not be called again. */
+CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
+    const bool dict = r->depth && r->dicts >> (r->depth - 1) & 1;
+    uint8_t c;
+    if (r->value) return cdp__json_take_value(r);
+    c = cdp__json_look(r);
+    if (!r->depth)
+        return r->at < r->bytes ? cdp__json_bad(r, "its end is expected here") : CDP__JSON_END;
+    if (c == (dict ? '}' : ']')) {
+        ++r->at;
+        --r->depth;
+        r->first = false;
+        return CDP__JSON_CLOSE;
+    }
+    if (!r->first && !cdp__json_word(r, ","))
+        return cdp__json_bad(r, "a comma or the end of a list is expected here");
+    if (!dict) return cdp__json_take_value(r);
+    if (cdp__json_look(r) != '"') return cdp__json_bad(r, "a key is expected here");
+    if (cdp__json_take_text(r, CDP__JSON_KEY) == CDP__JSON_BAD) return CDP__JSON_BAD;
+    if (cdp__json_look(r) != ':') return cdp__json_bad(r, "a colon is expected here");
+    ++r->at;
+    r->value = true;
+    return CDP__JSON_KEY;
+}
+
+#endif /* CDP_SRC_TEXT_JSON_READ_H */
+
+/* ---- >>os/processes: processes that this one starts ------------------------------------------ */
+
+/* Knows: fork(), exec, pipes, process groups. Promises: each process leads a group of its own and,
+   on Linux, is killed when the thread that started it ends; descriptors of pipes are closed by
+   exec. Without processes (Windows, no system) nothing starts: -ENOSYS. For cdp_launch.h. */
+
+/* What to start, and with what. */
+typedef struct cdp__process_plan {
+    const char *const *words; /* the program and its arguments, then NULL. NULL: `func` */
+    int (*func)(void *user);  /* what it returns is the exit code */
+    void *user;
+    char **env;     /* all variables, then NULL */
+    int32_t out[2]; /* stdout, stderr; negative: those of this process */
+    int32_t told;   /* a pipe for the errno of an exec that failed, closed by one that did not */
+} cdp__process_plan;
+
+/* How a process ended. */
+typedef struct cdp__process_end {
+    int32_t exit_code; /* -1: by a signal */
+    int32_t sig;       /* 0: by an exit code */
+} cdp__process_end;
+
+#define CDP__PROCESS_ASK 15  /* SIGTERM */
+#define CDP__PROCESS_KILL 9  /* SIGKILL */
+#define CDP__PROCESS_ABORT 6 /* SIGABRT */
+
+#if defined(CDP_NO_OS) || defined(_WIN32)
+CDP__PRIVATE int32_t cdp__process_start(const cdp__process_plan *p) {
+    (void)p;
+    return -ENOSYS;
+}
+CDP__PRIVATE int32_t cdp__process_ended(int32_t pid, cdp__process_end *out) {
+    (void)pid;
+    (void)out;
+    return -ENOSYS;
+}
+CDP__PRIVATE void cdp__process_signal(int32_t pid, int32_t sig) {
+    (void)pid;
+    (void)sig;
+}
+CDP__PRIVATE int32_t cdp__process_pipe(int32_t ends[2]) {
+    ends[0] = ends[1] = -1;
+    return -ENOSYS;
+}
+CDP__PRIVATE int32_t cdp__process_log(const char *path) {
+    (void)path;
+    return -ENOSYS;
+}
+CDP__PRIVATE int64_t cdp__process_read(int32_t fd, void *to, uint64_t bytes) {
+    (void)fd;
+    (void)to;
+    (void)bytes;
+    return -ENOSYS;
+}
+CDP__PRIVATE int32_t cdp__process_write(int32_t fd, const void *from, uint64_t bytes) {
+    (void)fd;
+    (void)from;
+    (void)bytes;
+    return -ENOSYS;
+}
+CDP__PRIVATE void cdp__process_close(int32_t fd) {
+    (void)fd;
+}
+CDP__PRIVATE void cdp__process_wait(const int32_t *fds, uint32_t count, uint32_t ms) {
+    (void)fds;
+    (void)count;
+    (void)ms;
+}
+CDP__PRIVATE char **cdp__process_variables(void) {
+    return NULL;
+}
+CDP__PRIVATE void cdp__process_host(char *name, uint64_t room) {
+    (void)room;
+    name[0] = 0;
+}
+CDP__PRIVATE bool cdp__process_crashed(int32_t sig) {
+    (void)sig;
+    return false;
+}
+CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
+    (void)sig;
+    return "a signal";
+}
+#else
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#ifndef CDP_NO_STDIO
+#include <stdio.h>
+#endif
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+extern char **environ;
+
+CDP__PRIVATE int32_t cdp__process_pipe(int32_t ends[2]) {
+    int fds[2];
+    ends[0] = ends[1] = -1;
+    if (pipe(fds) != 0) return -errno;
+    fcntl(fds[0], F_SETFD, FD_CLOEXEC);
+    fcntl(fds[1], F_SETFD, FD_CLOEXEC);
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    ends[0] = fds[0];
+    ends[1] = fds[1];
+    return 0;
+}
+
+/* A file for what a process writes. */
+CDP__PRIVATE int32_t cdp__process_log(const char *path) {
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    return fd >= 0 ? fd : -errno;
+}
+
+/* Returns the bytes read, 0 at the end, -EAGAIN where nothing is there now. */
+CDP__PRIVATE int64_t cdp__process_read(int32_t fd, void *to, uint64_t bytes) {
+    ssize_t n;
+    do
+        n = read(fd, to, (size_t)bytes);
+    while (n < 0 && errno == EINTR);
+    return n >= 0 ? n : -errno;
+}
+
+/* Writes all of it, waiting for the reader. Returns 0 or -errno. */
+CDP__PRIVATE int32_t cdp__process_write(int32_t fd, const void *from, uint64_t bytes) {
+    const char *at = (const char *)from;
+    while (bytes) {
+        const ssize_t n = write(fd, at, (size_t)bytes);
+        if (n < 0 && errno == EAGAIN) {
+            struct pollfd p = {fd, POLLOUT, 0};
+            (void)poll(&p, 1, 100);
+            continue;
+        }
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -errno;
+        at += n;
+        bytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+CDP__PRIVATE void cdp__process_close(int32_t fd) {
+    if (fd >= 0) close(fd);
+}
+
+/* Returns when one of these has something to read, or its end, and after `ms` at the latest.
+   Negative descriptors are left out; of more than 64, the first 64 count. */
+CDP__PRIVATE void cdp__process_wait(const int32_t *fds, uint32_t count, uint32_t ms) {
+    struct pollfd p[64];
+    uint32_t n = 0, i;
+    for (i = 0; i < count && n < 64; ++i) {
+        if (fds[i] < 0) continue;
+        p[n].fd = fds[i];
+        p[n].events = POLLIN;
+        p[n++].revents = 0;
+    }
+    (void)poll(p, (nfds_t)n, (int)ms);
+}
+
+CDP__PRIVATE char **cdp__process_variables(void) {
+    return environ;
+}
+
+CDP__PRIVATE void cdp__process_host(char *name, uint64_t room) {
+    if (gethostname(name, (size_t)room - 1) != 0) name[0] = 0;
+    name[room - 1] = 0;
+}
+
+CDP__PRIVATE void cdp__process_flush(void) {
+#ifndef CDP_NO_STDIO
+    (void)fflush(NULL);
+#endif
+}
+
+/* In the child: calls nothing that takes a lock of the parent before exec. */
+CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) {
+    const int null = open("/dev/null", O_RDONLY);
+    sigset_t none;
+    int err = 0, i;
+    setpgid(0, 0);
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, (unsigned long)SIGKILL, 0L, 0L, 0L);
+#endif
+    if (getppid() != parent) _exit(1); /* it died before the line above */
+    if (null < 0 || dup2(null, 0) < 0) err = errno;
+    for (i = 0; i < 2; ++i)
+        if (p->out[i] >= 0 && dup2(p->out[i], i + 1) < 0) err = errno;
+    if (null > 2) close(null);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    environ = p->env;
+    if (!err && !p->words) {
+        close(p->told);
+        const int code = p->func(p->user);
+        cdp__process_flush();
+        _exit(code);
+    }
+    if (!err) {
+        union { /* exec takes what it does not change as `char *const *` */
+            const char *const *in;
+            char *const *out;
+        } words;
+        words.in = p->words;
+        execvp(p->words[0], words.out);
+        err = errno;
+    }
+    (void)cdp__process_write(p->told, &err, sizeof err);
+    _exit(127);
+}
+
+/* Returns the process, or -errno. */
+CDP__PRIVATE int32_t cdp__process_start(const cdp__process_plan *p) {
+    const pid_t parent = getpid();
+    pid_t pid;
+    cdp__process_flush(); /* or a function would write it again at its end */
+    pid = fork();
+    if (pid < 0) return -errno;
+    if (pid == 0) cdp__process_become(p, parent);
+    setpgid(pid, pid); /* as in the child: whoever is first */
+    return (int32_t)pid;
+}
+
+/* Whether it has ended: 1, and *out; 0: not yet; -errno: its end cannot be known. */
+CDP__PRIVATE int32_t cdp__process_ended(int32_t pid, cdp__process_end *out) {
+    int status = 0;
+    const pid_t got = waitpid((pid_t)pid, &status, WNOHANG);
+    if (got == 0 || (got < 0 && errno == EINTR)) return 0;
+    if (got < 0) return -errno;
+    out->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    out->sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return 1;
+}
+
+/* To the process and all of its group. A stopped process goes on, so that it can end. */
+CDP__PRIVATE void cdp__process_signal(int32_t pid, int32_t sig) {
+    if (kill(-(pid_t)pid, sig) == 0 && sig != SIGKILL) kill(-(pid_t)pid, SIGCONT);
+}
+
+/* By a mistake in the program, or killed: more likely a first cause than an exit code. */
+CDP__PRIVATE bool cdp__process_crashed(int32_t sig) {
+    static const int crashes[] = {
+        SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP};
+    uint32_t i;
+    for (i = 0; i < sizeof crashes / sizeof *crashes; ++i)
+        if (crashes[i] == sig) return true;
+    return false;
+}
+
+/* NULL: it has none here. */
+CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
+    static const struct {
+        int sig;
+        const char *name;
+    } table[] = {{SIGHUP, "SIGHUP"}, {SIGINT, "SIGINT"}, {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
+        {SIGTRAP, "SIGTRAP"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"}, {SIGFPE, "SIGFPE"},
+        {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"}, {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
+        {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"}, {SIGXCPU, "SIGXCPU"},
+        {SIGXFSZ, "SIGXFSZ"}, {SIGSYS, "SIGSYS"}};
+    uint32_t i;
+    for (i = 0; i < sizeof table / sizeof *table; ++i)
+        if (table[i].sig == sig) return table[i].name;
+    return NULL;
+}
+#endif
+
+/* ---- >>launch/state: what an agent knows of its workers -------------------------------------- */
+
+/* Knows: desc, workers, phases. Promises: one struct for each worker, whose memory is the agent's;
+   the path of every file of a worker is made here. */
+
+#define CDP__AGENT_WORKERS 4096u    /* of one machine: a typing error is no fork bomb */
+#define CDP__AGENT_LINE 16384u      /* longest line that is written whole */
+#define CDP__AGENT_TAIL 4096u       /* last output of a worker */
+#define CDP__AGENT_PATH 1024u       /* bytes of a path of a log */
+#define CDP__AGENT_MESSAGE 512u     /* what is kept of an error file */
+#define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
+#define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
+#define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
+
+/* One stream of a worker: stdout or stderr. */
+typedef struct cdp__agent_stream {
+    int32_t fd;  /* what the worker writes; -1: it has ended, or goes to its file alone */
+    int32_t log; /* gets every byte of `fd`; -1: none */
+    bool cut;    /* what comes next continues a line that was too long */
+    bool filed;  /* its last lines are in the log */
+    uint32_t length;
+    uint64_t total; /* bytes put into tail so far */
+    char tail[CDP__AGENT_TAIL];
+    char line[CDP__AGENT_LINE]; /* text whose end has not come yet */
+} cdp__agent_stream;
+
+typedef struct cdp__agent_worker {
+    int32_t pid; /* 0: not started */
+    bool ended, lost, by_us;
+    cdp__process_end end;
+    uint64_t begun_ns, end_ns, end_us;
+    cdp__agent_stream out[2]; /* stdout, stderr */
+    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__AGENT_TAIL + 1];
+} cdp__agent_worker;
+
+typedef enum cdp__agent_phase {
+    CDP__AGENT_RUN,
+    CDP__AGENT_GRACE, /* something has ended the attempt; workers may end by themselves */
+    CDP__AGENT_TERM,  /* they have got SIGTERM */
+    CDP__AGENT_KILL,  /* and SIGKILL */
+    CDP__AGENT_OVER
+} cdp__agent_phase;
+
+struct cdp_agent {
+    const cdp_os *os;
+    cdp_launch_desc desc; /* with defaults */
+    cdp_agent_state state;
+    cdp__agent_phase phase;
+    uint64_t deadline_ns; /* of the phase */
+    uint64_t timeout_ns, begun_ns;
+    uint32_t attempt;
+    int64_t first;       /* the worker whose failure ended the attempt; -1: none */
+    uint64_t sent;       /* signals that the agent has sent, as bits */
+    bool stopping, late; /* late: timeout_ms is over */
+    char key[260], host[256], folder[CDP__AGENT_PATH];
+    cdp__agent_worker *workers;
+    cdp_worker_end *ends;
+    cdp_launch_result result;
+    int32_t *watched; /* descriptors to wait for */
+};
+
+CDP__PRIVATE uint64_t cdp__agent_now(const cdp_agent *a) {
+    return a->os->now_ns(a->os->user);
+}
+
+CDP__PRIVATE uint32_t cdp__agent_rank(const cdp_agent *a, uint32_t i) {
+    return a->desc.node_rank * a->desc.workers + i;
+}
+
+/* The file `name` of a worker in this attempt: in a folder of its own below log_dir, or beside the
+   others among temporary files. Returns false if it does not fit. */
+CDP__PRIVATE bool cdp__agent_path(
+    const cdp_agent *a, uint32_t i, const char *name, char out[CDP__AGENT_PATH]) {
+    const char *const form = a->desc.log_dir ? "%s/attempt_%u/%u/%s" : "%s.%u.%u.%s";
+    return cdp__format(out, CDP__AGENT_PATH, form, a->folder, a->attempt, i, name)
+        < CDP__AGENT_PATH;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_io(const char *what, const char *which, int32_t err) {
+    return cdp__fail_peer(
+        CDP_ERR_IO, -1, err < 0 ? -err : err, "cdp_agent_start: %s%s", what, which);
+}
+
+/* ---- >>launch/environment: the variables of a worker ----------------------------------------- */
+
+/* Knows: the names that torchrun's workers find. Promises: variables of this process, then those of
+   the desc, then the agent's own, each name once; this process keeps its own as they are. */
+
+#include <string.h>
+
+typedef struct cdp__agent_env {
+    char **at;
+    uint32_t count;
+    uint64_t used;
+    char room[4 * CDP__AGENT_PATH]; /* the agent's own variables */
+} cdp__agent_env;
+
+#define CDP__AGENT_OWN 24u /* at least as many as cdp__agent_env_own() sets */
+
+CDP__PRIVATE uint32_t cdp__agent_list(const char *const *list) {
+    uint32_t n = 0;
+    while (list && list[n])
+        ++n;
+    return n;
+}
+
+/* Takes a variable out: `name` ends with '=' or a zero. */
+CDP__PRIVATE void cdp__agent_env_drop(cdp__agent_env *e, const char *name) {
+    const size_t length = strcspn(name, "=");
+    uint32_t i;
+    for (i = 0; i < e->count; ++i) {
+        if (strncmp(e->at[i], name, length) != 0 || e->at[i][length] != '=') continue;
+        e->at[i] = e->at[--e->count];
+        return;
+    }
+}
+
+CDP__PRIVATE void cdp__agent_env_put(cdp__agent_env *e, char *variable) {
+    cdp__agent_env_drop(e, variable);
+    e->at[e->count++] = variable;
+}
+
+/* exec takes variables as `char *`, and changes none. */
+CDP__PRIVATE void cdp__agent_env_list(cdp__agent_env *e, const char *const *list) {
+    union {
+        const char *in;
+        char *out;
+    } one;
+    for (; list && *list; ++list) {
+        one.in = *list;
+        cdp__agent_env_put(e, one.out);
+    }
+}
+
+CDP__PRIVATE void cdp__agent_env_text(cdp__agent_env *e, const char *name, const char *value) {
+    char *const at = e->room + e->used;
+    const uint64_t left = sizeof e->room - e->used;
+    const uint64_t length = cdp__format(at, left, "%s=%s", name, value);
+    if (length >= left) return; /* texts are limited at creation, so that all fit */
+    e->used += length + 1;
+    cdp__agent_env_put(e, at);
+}
+
+CDP__PRIVATE void cdp__agent_env_number(cdp__agent_env *e, const char *name, uint32_t value) {
+    char text[16];
+    cdp__format(text, sizeof text, "%u", value);
+    cdp__agent_env_text(e, name, text);
+}
+
+CDP__PRIVATE bool cdp__agent_env_has(const cdp__agent_env *e, const char *name) {
+    const size_t length = strlen(name);
+    uint32_t i;
+    for (i = 0; i < e->count; ++i)
+        if (strncmp(e->at[i], name, length) == 0 && e->at[i][length] == '=') return true;
+    return false;
+}
+
+CDP__PRIVATE void cdp__agent_env_own(
+    const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
+    const cdp_launch_desc *const d = &a->desc;
+    const uint32_t world = d->workers * d->nodes;
+    if (d->workers > 1 && !cdp__agent_env_has(e, "OMP_NUM_THREADS"))
+        cdp__agent_env_number(e, "OMP_NUM_THREADS", 1); /* or n workers use n times the cores */
+    cdp__agent_env_number(e, "RANK", cdp__agent_rank(a, i));
+    cdp__agent_env_number(e, "WORLD_SIZE", world);
+    cdp__agent_env_number(e, "LOCAL_RANK", i);
+    cdp__agent_env_number(e, "LOCAL_WORLD_SIZE", d->workers);
+    cdp__agent_env_number(e, "GROUP_RANK", d->node_rank);
+    cdp__agent_env_number(e, "GROUP_WORLD_SIZE", d->nodes);
+    cdp__agent_env_text(e, "ROLE_NAME", d->role);
+    cdp__agent_env_number(e, "ROLE_RANK", cdp__agent_rank(a, i));
+    cdp__agent_env_number(e, "ROLE_WORLD_SIZE", world);
+    cdp__agent_env_text(e, "MASTER_ADDR", d->master_addr);
+    cdp__agent_env_number(e, "MASTER_PORT", port);
+    cdp__agent_env_number(e, "TORCHELASTIC_RESTART_COUNT", a->attempt);
+    cdp__agent_env_number(e, "TORCHELASTIC_MAX_RESTARTS", d->max_restarts);
+    cdp__agent_env_text(e, "TORCHELASTIC_RUN_ID", d->run_id);
+    cdp__agent_env_text(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
+    cdp__agent_env_text(e, "TORCHELASTIC_ERROR_FILE", a->workers[i].error_file);
+    cdp__agent_env_drop(e, "CDP_JOB_KEY");
+    cdp__agent_env_drop(e, "CDP_TRUST_NETWORK");
+    if (d->trust_network)
+        cdp__agent_env_text(e, "CDP_TRUST_NETWORK", "1");
+    else
+        cdp__agent_env_text(e, "CDP_JOB_KEY", a->key);
+}
+
+/* All variables of worker i. The caller frees e->at. */
+CDP__PRIVATE cdp_status cdp__agent_env_make(
+    const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
+    char **const mine = cdp__process_variables();
+    const char *const *const extra = a->desc.env_of ? a->desc.env_of[i] : NULL;
+    uint32_t n = 0;
+    while (mine && mine[n])
+        ++n;
+    e->count = 0;
+    e->used = 0;
+    n += cdp__agent_list(a->desc.env) + cdp__agent_list(extra) + CDP__AGENT_OWN + 1;
+    e->at = (char **)cdp__alloc(a->os, n * sizeof *e->at);
+    if (!e->at) return cdp__fail(CDP_ERR_NOMEM, "cdp_agent_start: no memory for variables");
+    for (n = 0; mine && mine[n]; ++n)
+        e->at[e->count++] = mine[n];
+    cdp__agent_env_list(e, a->desc.env);
+    cdp__agent_env_list(e, extra);
+    cdp__agent_env_own(a, e, i, port);
+    e->at[e->count] = NULL;
+    return CDP_OK;
+}
+
+/* ---- >>launch/output: what workers write ----------------------------------------------------- */
+
+/* Knows: pipes of workers, the console, logs. Promises: whole lines, each behind its rank, up to a
+   length; the last bytes of every stream are kept; a full disk ends no worker. */
+
+#include <string.h>
+
+CDP__PRIVATE void cdp__agent_tail_add(cdp__agent_stream *s, const char *from, uint64_t bytes) {
+    uint64_t i;
+    for (i = 0; i < bytes; ++i)
+        s->tail[s->total++ % CDP__AGENT_TAIL] = from[i];
+}
+
+/* Copies the last bytes, without the piece of a line that they begin with. */
+CDP__PRIVATE void cdp__agent_tail_copy(const cdp__agent_stream *s, char *out) {
+    const uint64_t kept = s->total < CDP__AGENT_TAIL ? s->total : CDP__AGENT_TAIL;
+    uint64_t i;
+    const char *begin;
+    for (i = 0; i < kept; ++i)
+        out[i] = s->tail[(s->total - kept + i) % CDP__AGENT_TAIL];
+    out[kept] = 0;
+    begin = kept < s->total ? strchr(out, '\n') : NULL;
+    if (begin && begin[1]) memmove(out, begin + 1, strlen(begin + 1) + 1);
+}
+
+/* To this process's own stdout (0) or stderr (1): a line, or a piece of one. */
+CDP__PRIVATE void cdp__agent_show(
+    const cdp_agent *a, uint32_t i, int which, const char *text, uint64_t bytes, bool cut) {
+    char line[CDP__AGENT_LINE + 64];
+    uint64_t n = 0;
+    const bool whole = bytes && text[bytes - 1] == '\n';
+    if (!a->desc.no_prefix)
+        n = cdp__format(line, sizeof line, "[%u]%s", cdp__agent_rank(a, i), cut ? "+" : " ");
+    memcpy(line + n, text, (size_t)bytes);
+    n += bytes;
+    if (!whole && !a->desc.no_prefix) line[n++] = '\n'; /* the next line may be another worker's */
+    (void)cdp__process_write(which + 1, line, n);
+}
+
+/* Shows whole lines; `all`: what is left, too. */
+CDP__PRIVATE void cdp__agent_lines(const cdp_agent *a, uint32_t i, int which, bool all) {
+    cdp__agent_stream *const s = &a->workers[i].out[which];
+    uint32_t at = 0;
+    while (at < s->length) {
+        const char *const end = (const char *)memchr(s->line + at, '\n', s->length - at);
+        uint32_t n = end ? (uint32_t)(end + 1 - (s->line + at)) : s->length - at;
+        if (!end && !all && n < CDP__AGENT_LINE) break;
+        cdp__agent_show(a, i, which, s->line + at, n, s->cut);
+        s->cut = !end;
+        at += n;
+    }
+    memmove(s->line, s->line + at, s->length - at);
+    s->length -= at;
+}
+
+CDP__PRIVATE void cdp__agent_close_stream(const cdp_agent *a, uint32_t i, int which) {
+    cdp__agent_stream *const s = &a->workers[i].out[which];
+    if (s->fd < 0) return;
+    cdp__agent_lines(a, i, which, true);
+    cdp__process_close(s->fd);
+    cdp__process_close(s->log);
+    s->fd = s->log = -1;
+}
+
+/* One read. False: nothing is there now, or ever. */
+CDP__PRIVATE bool cdp__agent_pump(const cdp_agent *a, uint32_t i, int which) {
+    cdp__agent_stream *const s = &a->workers[i].out[which];
+    int64_t n;
+    if (s->fd < 0) return false;
+    n = cdp__process_read(s->fd, s->line + s->length, CDP__AGENT_LINE - s->length);
+    if (n == -EAGAIN) return false;
+    if (n <= 0) {
+        cdp__agent_close_stream(a, i, which);
+        return false;
+    }
+    cdp__agent_tail_add(s, s->line + s->length, (uint64_t)n);
+    if (s->log >= 0 && cdp__process_write(s->log, s->line + s->length, (uint64_t)n) != 0) {
+        cdp__process_close(s->log); /* given up */
+        s->log = -1;
+    }
+    s->length += (uint32_t)n;
+    cdp__agent_lines(a, i, which, false);
+    return true;
+}
+
+/* All that is there now; a worker's children may write for ever, so at most `reads` pieces. */
+CDP__PRIVATE void cdp__agent_carry(const cdp_agent *a, uint32_t i, uint32_t reads) {
+    int which;
+    for (which = 0; which < 2; ++which) {
+        uint32_t n = 0;
+        while (n < reads && cdp__agent_pump(a, i, which))
+            ++n;
+    }
+}
+
+/* Opens one stream of a worker. *give: the descriptor that the worker gets. */
+CDP__PRIVATE cdp_status cdp__agent_open_stream(
+    const cdp_agent *a, uint32_t i, int which, int32_t *give) {
+    cdp__agent_stream *const s = &a->workers[i].out[which];
+    const uint32_t bit = which == 0 ? CDP_AGENT_STDOUT : CDP_AGENT_STDERR;
+    const bool tee = (a->desc.tee & bit) != 0, file = tee || (a->desc.redirects & bit) != 0;
+    char path[CDP__AGENT_PATH];
+    int32_t ends[2], err, log = -1;
+    s->fd = s->log = -1;
+    s->cut = false;
+    s->filed = file && !tee;
+    s->length = 0;
+    s->total = 0;
+    if (file) {
+        if (!cdp__agent_path(a, i, which == 0 ? "stdout.log" : "stderr.log", path))
+            return cdp__agent_io("the path of a log is too long: ", path, ENAMETOOLONG);
+        log = cdp__process_log(path);
+        if (log < 0) return cdp__agent_io("cannot write the log ", path, log);
+    }
+    *give = log;
+    if (s->filed) return CDP_OK;
+    err = cdp__process_pipe(ends);
+    if (err) {
+        cdp__process_close(log);
+        *give = -1;
+        return cdp__agent_io("cannot make a pipe", "", err);
+    }
+    s->fd = ends[0];
+    s->log = log;
+    *give = ends[1];
+    return CDP_OK;
+}
+
+/* A stream that went to its file alone: the last bytes of that. */
+CDP__PRIVATE void cdp__agent_tail_read(const cdp_agent *a, uint32_t i, int which) {
+    cdp__agent_stream *const s = &a->workers[i].out[which];
+    const cdp_os_files *const f = &a->os->files;
+    char path[CDP__AGENT_PATH];
+    cdp_file_info info;
+    int32_t fd = -1;
+    if (!s->filed || !f->open_file) return;
+    if (cdp__agent_path(a, i, which == 0 ? "stdout.log" : "stderr.log", path))
+        fd = f->open_file(a->os->user, path, 0);
+    if (fd < 0) return;
+    if (f->file_info(a->os->user, fd, &info) == 0) {
+        const uint64_t from = info.bytes > CDP__AGENT_TAIL ? info.bytes - CDP__AGENT_TAIL : 0;
+        const int64_t n = f->read_at(a->os->user, fd, from, s->line, CDP__AGENT_TAIL);
+        s->total = from;
+        if (n > 0) cdp__agent_tail_add(s, s->line, (uint64_t)n);
+    }
+    (void)f->close_file(a->os->user, fd);
+}
+
+/* ---- >>launch/ends: how workers ended, and which failure was the first ----------------------- */
+
+/* Knows: ends, error files, result. Promises: a crash counts before the exit codes by which others
+   report that they have lost a peer; of those, the earliest time in an error file counts. */
+
+#include <string.h>
+
+CDP_API const char *cdp_agent_state_name(cdp_agent_state state) {
+    static const char *const names[] = {
+        "INIT", "HEALTHY", "UNHEALTHY", "STOPPED", "SUCCEEDED", "FAILED", "UNKNOWN"};
+    const uint32_t i = (uint32_t)state;
+    return i < sizeof names / sizeof *names ? names[i] : "none";
+}
+
+/* The first text under `key` in a file of JSON; empty: there is none. */
+CDP__PRIVATE void cdp__agent_member(
+    const cdp_os *os, const char *path, const char *key, char *out, uint64_t room) {
+    char data[8192], text[8192];
+    int32_t fd = os->files.open_file && *path ? os->files.open_file(os->user, path, 0) : -1;
+    const int64_t n = fd < 0 ? 0 : os->files.read_at(os->user, fd, 0, data, sizeof data);
+    bool here = false, found = false;
+    cdp__json_reader r = cdp__json_open(data, n > 0 ? (uint64_t)n : 0);
+    cdp__json_kind k;
+    out[0] = 0;
+    if (fd >= 0) (void)os->files.close_file(os->user, fd);
+    while (!found && (k = cdp__json_next(&r)) > CDP__JSON_END) {
+        const bool is = k == CDP__JSON_KEY || k == CDP__JSON_TEXT;
+        const uint64_t length = is ? cdp__json_decode(&r, text) : 0;
+        found = here && k == CDP__JSON_TEXT;
+        here =
+            k == CDP__JSON_KEY && length == strlen(key) && memcmp(text, key, (size_t)length) == 0;
+        if (found) cdp__text_foreign(out, room, text, length);
+    }
+}
+
+/* In microseconds since 1970; 0: not known. */
+CDP__PRIVATE uint64_t cdp__agent_error_time(const cdp_agent *a, uint32_t i) {
+    char text[32];
+    const char *p = text;
+    uint64_t us = 0;
+    cdp__agent_member(a->os, a->workers[i].error_file, "timestamp_us", text, sizeof text);
+    for (; *p >= '0' && *p <= '9'; ++p)
+        us = us * 10 + (uint64_t)(*p - '0');
+    return us;
+}
+
+/* 0: well; 1: by an exit code or a signal that asks; 2: a crash. */
+CDP__PRIVATE int cdp__agent_blame(const cdp__agent_worker *w) {
+    if (!w->ended || (w->end.exit_code == 0 && !w->end.sig)) return 0;
+    return w->end.sig && cdp__process_crashed(w->end.sig) ? 2 : 1;
+}
+
+/* Whether this failure, seen later, was there before the one that was seen first: a killed process
+   loses its connections a moment before its parent can see its end. SIGABRT is how some programs
+   end when they have lost a peer. */
+CDP__PRIVATE bool cdp__agent_overtaken(const cdp_agent *a, const cdp__agent_worker *w) {
+    const cdp__agent_worker *const first = &a->workers[a->first];
+    if (w->by_us || cdp__agent_blame(first) != 1 || cdp__agent_blame(w) != 2) return false;
+    return w->end.sig != CDP__PROCESS_ABORT
+        && w->end_ns - first->end_ns < CDP__AGENT_OVERTAKE_MS * CDP__MS;
+}
+
+/* Of workers that ended by an exit code, the one with the earliest error file. */
+CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
+    uint64_t earliest = 0;
+    uint32_t i;
+    if (a->first < 0 || cdp__agent_blame(&a->workers[a->first]) != 1) return;
+    earliest = cdp__agent_error_time(a, (uint32_t)a->first);
+    for (i = 0; earliest && i < a->desc.workers; ++i) {
+        const cdp__agent_worker *const w = &a->workers[i];
+        const uint64_t at = cdp__agent_blame(w) && !w->by_us ? cdp__agent_error_time(a, i) : 0;
+        if (!at || at >= earliest) continue;
+        earliest = at;
+        a->first = i;
+    }
+}
+
+/* "exit code 7", "SIGSEGV", "SIGTERM from the agent", "did not end". */
+CDP__PRIVATE void cdp__agent_end_text(cdp__text *t, const cdp__agent_worker *w) {
+    const char *const name = w->ended ? cdp__process_signal_name(w->end.sig) : NULL;
+    if (!w->ended)
+        cdp__text_add(t, w->pid ? "did not end" : "did not start");
+    else if (!w->end.sig)
+        cdp__text_add(t, "exit code %d", (int)w->end.exit_code);
+    else if (name)
+        cdp__text_add(t, "killed by %s", name);
+    else
+        cdp__text_add(t, "killed by signal %d", (int)w->end.sig);
+    if (w->by_us) cdp__text_add(t, " from the agent");
+}
+
+CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
+    cdp__agent_worker *const w = &a->workers[i];
+    const uint64_t until = w->ended ? w->end_ns : cdp__agent_now(a);
+    const int which = w->out[1].total ? 1 : 0;
+    cdp__agent_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    cdp__agent_tail_copy(&w->out[which], w->last);
+    memset(out, 0, sizeof *out);
+    out->rank = cdp__agent_rank(a, i);
+    out->local_rank = i;
+    out->pid = w->pid;
+    out->ended = w->ended;
+    out->by_agent = w->by_us;
+    out->exit_code = w->ended ? w->end.exit_code : -1;
+    out->signal = w->ended ? w->end.sig : 0;
+    out->time_us = w->ended ? w->end_us : 0;
+    out->seconds = w->pid ? (double)(until - w->begun_ns) / 1e9 : 0;
+    out->error_file = w->error_file;
+    out->message = w->message;
+    out->last_lines = w->last;
+}
+
+CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *a) {
+    uint32_t i, n = 0;
+    if (!a) return NULL;
+    a->result.state = a->state;
+    a->result.restarts = a->attempt;
+    a->result.host = a->host;
+    a->result.has_cause = a->first >= 0;
+    a->result.count = a->desc.workers;
+    a->result.ends = a->ends;
+    if (a->first >= 0) cdp__agent_end_of(a, (uint32_t)a->first, &a->ends[n++]);
+    for (i = 0; i < a->desc.workers; ++i)
+        if ((int64_t)i != a->first) cdp__agent_end_of(a, i, &a->ends[n++]);
+    return &a->result;
+}
+
+CDP__PRIVATE void cdp__agent_json_text(cdp__text *t, const char *name, const char *value) {
+    cdp__text_add(t, ", \"%s\": \"", name);
+    cdp__json_inside(t, value);
+    cdp__text_char(t, '"');
+}
+
+/* Seconds with three decimals. */
+CDP__PRIVATE void cdp__agent_json_ms(cdp__text *t, const char *name, uint64_t ms) {
+    const uint32_t part = (uint32_t)(ms % 1000);
+    cdp__text_add(t, ", \"%s\": %llu.%u%u%u", name, (unsigned long long)(ms / 1000), part / 100,
+        part / 10 % 10, part % 10);
+}
+
+CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
+    uint32_t i;
+    cdp__text_add(t, "{\"state\": \"%s\"", cdp_agent_state_name(r->state));
+    cdp__agent_json_text(t, "host", r->host);
+    cdp__text_add(t, ", \"restarts\": %u, \"cause\": ", r->restarts);
+    if (r->has_cause)
+        cdp__text_add(t, "%u", r->ends[0].rank);
+    else
+        cdp__text_add(t, "null");
+    cdp__text_add(t, ", \"workers\": [");
+    for (i = 0; i < r->count; ++i) {
+        const cdp_worker_end *const e = &r->ends[i];
+        cdp__text_add(
+            t, "%s\n  {\"rank\": %u, \"local_rank\": %u", i ? "," : "", e->rank, e->local_rank);
+        cdp__agent_json_text(t, "host", r->host);
+        cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
+            (int)e->exit_code, (int)e->signal);
+        cdp__agent_json_ms(t, "time", e->time_us / 1000);
+        cdp__agent_json_ms(t, "seconds", (uint64_t)(e->seconds * 1000));
+        cdp__agent_json_text(t, "error_file", e->error_file);
+        cdp__agent_json_text(t, "message", e->message);
+        cdp__agent_json_text(t, "last_lines", e->last_lines);
+        cdp__text_char(t, '}');
+    }
+    cdp__text_add(t, "]}\n");
+}
+
+CDP_API cdp_status cdp_agent_save(cdp_agent *a, const char *path) {
+    cdp__file_text f;
+    int32_t err;
+    if (!a || !path || !*path) return cdp__missing("cdp_agent_save", a ? "path" : "agent");
+    err = cdp__file_text_open(&f, a->os, path);
+    if (!err) {
+        cdp__agent_json(&f.text, cdp_agent_result(a));
+        err = cdp__file_text_close(&f);
+    }
+    if (!err) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cdp_agent_save: cannot write %s", path);
+}
+
+/* ---- >>launch/attempt: all workers once ------------------------------------------------------ */
+
+/* Knows: how workers start. Promises: all of them run, or none is left and a sentence says why. */
+
+/* A port of this machine that nobody has now. */
+CDP__PRIVATE cdp_status cdp__agent_port(const cdp_agent *a, uint16_t *port) {
+    cdp_addr at, bound;
+    int32_t fd = -ENOSYS;
+    *port = a->desc.master_port;
+    if (*port) return CDP_OK;
+    memset(&at, 0, sizeof at);
+    memset(&bound, 0, sizeof bound);
+    at.family = 4;
+    at.ip[0] = 127;
+    at.ip[3] = 1;
+    if (a->os->net.listen_at) fd = a->os->net.listen_at(a->os->user, &at, &bound);
+    if (fd < 0) return cdp__agent_io("cannot find a free port", "", fd);
+    a->os->net.close_fd(a->os->user, fd);
+    *port = bound.port;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_folder_make(const cdp_agent *a, const char *path) {
+    const int32_t err =
+        a->os->files.make_folder ? a->os->files.make_folder(a->os->user, path) : -ENOSYS;
+    if (err == 0 || err == -EEXIST) return CDP_OK;
+    return cdp__agent_io("cannot make the folder ", path, err);
+}
+
+/* The folders of an attempt, where there are logs. */
+CDP__PRIVATE cdp_status cdp__agent_folders(const cdp_agent *a) {
+    char path[CDP__AGENT_PATH];
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (!a->desc.log_dir) return CDP_OK;
+    st = cdp__agent_folder_make(a, a->folder);
+    cdp__format(path, sizeof path, "%s/attempt_%u", a->folder, a->attempt);
+    if (st == CDP_OK) st = cdp__agent_folder_make(a, path);
+    for (i = 0; st == CDP_OK && i < a->desc.workers; ++i) {
+        cdp__format(path, sizeof path, "%s/attempt_%u/%u", a->folder, a->attempt, i);
+        st = cdp__agent_folder_make(a, path);
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_worker_start(
+    cdp_agent *a, uint32_t i, uint16_t port, int32_t told) {
+    cdp__agent_worker *const w = &a->workers[i];
+    cdp__process_plan p;
+    cdp__agent_env env;
+    cdp_status st = CDP_OK;
+    int which;
+    memset(&p, 0, sizeof p);
+    p.words = a->desc.commands ? a->desc.commands[i] : a->desc.command;
+    p.func = a->desc.func;
+    p.user = a->desc.user;
+    p.told = told;
+    p.out[0] = p.out[1] = -1;
+    env.at = NULL;
+    if (!cdp__agent_path(a, i, "error.json", w->error_file))
+        return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
+    for (which = 0; st == CDP_OK && which < 2; ++which)
+        st = cdp__agent_open_stream(a, i, which, &p.out[which]);
+    if (st == CDP_OK) st = cdp__agent_env_make(a, &env, i, port);
+    if (st == CDP_OK) {
+        p.env = env.at;
+        w->begun_ns = cdp__agent_now(a);
+        w->pid = cdp__process_start(&p);
+        if (w->pid < 0) {
+            st = cdp__agent_io("cannot start a process", "", w->pid);
+            w->pid = 0;
+        }
+    }
+    cdp__free(a->os, env.at);
+    for (which = 0; which < 2; ++which)
+        cdp__process_close(p.out[which]);
+    return st;
+}
+
+/* The program of each worker is loaded, or could not be. */
+CDP__PRIVATE cdp_status cdp__agent_loaded(const cdp_agent *a, int32_t fd) {
+    const uint64_t until = cdp__agent_now(a) + CDP__AGENT_EXEC_MS * CDP__MS;
+    const char *const *const words = a->desc.commands ? a->desc.commands[0] : a->desc.command;
+    int err = 0;
+    int64_t n;
+    while ((n = cdp__process_read(fd, &err, sizeof err)) == -EAGAIN) {
+        if (cdp__agent_now(a) >= until) return CDP_OK; /* it may be on a slow disk */
+        cdp__process_wait(&fd, 1, 100);
+    }
+    if (n != (int64_t)sizeof err) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_INVALID, -1, err, "cdp_agent_start: cannot run '%s'",
+        words ? words[0] : "a function");
+}
+
+/* Closes what belongs to a worker that has ended, and removes its error file from among the
+   temporary ones. */
+CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
+    cdp__agent_worker *const w = &a->workers[i];
+    int which;
+    if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
+        (void)a->os->files.remove_file(a->os->user, w->error_file);
+    for (which = 0; which < 2; ++which) {
+        cdp__process_close(w->out[which].fd);
+        cdp__process_close(w->out[which].log);
+        w->out[which].fd = w->out[which].log = -1;
+        w->out[which].filed = false;
+        w->out[which].length = 0;
+        w->out[which].total = 0;
+    }
+    w->pid = 0;
+    w->ended = w->lost = w->by_us = false;
+    w->error_file[0] = w->message[0] = w->last[0] = 0;
+}
+
+/* Kills every group, waits for every worker. */
+CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
+    const uint64_t until = cdp__agent_now(a) + CDP__AGENT_KILL_MS * CDP__MS;
+    uint32_t i;
+    for (i = 0; i < a->desc.workers; ++i)
+        if (a->workers[i].pid) cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        while (w->pid && !w->ended && cdp__process_ended(w->pid, &w->end) == 0
+            && cdp__agent_now(a) < until)
+            cdp__process_wait(NULL, 0, 1);
+        w->ended = true;
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
+    int32_t told[2];
+    uint16_t port = 0;
+    uint32_t i;
+    cdp_status st = cdp__agent_port(a, &port);
+    if (st == CDP_OK) st = cdp__agent_folders(a);
+    if (st != CDP_OK) return st;
+    if (cdp__process_pipe(told) != 0) return cdp__agent_io("cannot make a pipe", "", errno);
+    a->first = -1;
+    a->sent = 0;
+    a->phase = CDP__AGENT_RUN;
+    a->deadline_ns = CDP__NEVER;
+    for (i = 0; i < a->desc.workers; ++i)
+        cdp__agent_worker_clear(a, i);
+    for (i = 0; st == CDP_OK && i < a->desc.workers; ++i)
+        st = cdp__agent_worker_start(a, i, port, told[1]);
+    cdp__process_close(told[1]);
+    if (st == CDP_OK) st = cdp__agent_loaded(a, told[0]);
+    cdp__process_close(told[0]);
+    if (st != CDP_OK) cdp__agent_kill_all(a);
+    a->state = st == CDP_OK ? CDP_AGENT_HEALTHY : CDP_AGENT_FAILED;
+    if (st != CDP_OK) a->phase = CDP__AGENT_OVER;
+    return st;
+}
+
+/* ---- >>launch/agent: an agent: starts workers, watches them, starts them again, ends them ---- */
+
+/* Knows: phases and limits of time. Promises: no step waits longer than it was told; a worker is
+   asked before it is killed; nothing of a process group is left. */
+
+CDP__PRIVATE void cdp__agent_enter(cdp_agent *a, cdp__agent_phase phase, uint32_t ms) {
+    a->phase = phase;
+    a->deadline_ns = ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__agent_now(a) + ms * CDP__MS;
+}
+
+CDP__PRIVATE void cdp__agent_signal_all(cdp_agent *a, int32_t sig) {
+    uint32_t i;
+    a->sent |= 1ull << (sig & 63);
+    for (i = 0; i < a->desc.workers; ++i)
+        if (a->workers[i].pid && !a->workers[i].ended) cdp__process_signal(a->workers[i].pid, sig);
+}
+
+CDP__PRIVATE void cdp__agent_ask_all(cdp_agent *a) {
+    cdp__agent_signal_all(a, CDP__PROCESS_ASK);
+    cdp__agent_enter(a, CDP__AGENT_TERM, a->desc.kill_ms);
+}
+
+CDP__PRIVATE void cdp__agent_reap_one(cdp_agent *a, uint32_t i) {
+    cdp__agent_worker *const w = &a->workers[i];
+    const int32_t r = cdp__process_ended(w->pid, &w->end);
+    if (r == 0) return;
+    w->ended = true;
+    w->end_ns = cdp__agent_now(a);
+    w->end_us = cdp__os_date_us();
+    if (r < 0) {
+        w->lost = true;
+        w->end.exit_code = -1;
+        w->end.sig = 0;
+    }
+    w->by_us = r > 0 && w->end.sig && (a->sent >> (w->end.sig & 63) & 1) != 0;
+    cdp__agent_carry(a, i, 16);
+    /* what it left behind; a group that has members keeps its number */
+    if (r > 0) cdp__process_signal(w->pid, CDP__PROCESS_KILL);
+}
+
+/* Looks at all workers; returns how many run. */
+CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
+    uint32_t i, running = 0;
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        if (w->ended) continue;
+        cdp__agent_reap_one(a, i);
+        running += !w->ended;
+        if (!cdp__agent_blame(w) || w->lost) continue;
+        if (a->first < 0 && a->phase == CDP__AGENT_RUN)
+            a->first = i;
+        else if (a->first >= 0
+            && (cdp__agent_overtaken(a, w)
+                || (a->phase == CDP__AGENT_RUN
+                    && cdp__agent_blame(w) > cdp__agent_blame(&a->workers[a->first]))))
+            a->first = i;
+    }
+    return running;
+}
+
+/* No worker runs any more. */
+CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
+    bool lost = false, well = true;
+    uint32_t i;
+    for (i = 0; i < a->desc.workers; ++i) {
+        const cdp__agent_worker *const w = &a->workers[i];
+        cdp__agent_carry(a, i, 4096);
+        cdp__agent_close_stream(a, i, 0);
+        cdp__agent_close_stream(a, i, 1);
+        cdp__agent_tail_read(a, i, 0);
+        cdp__agent_tail_read(a, i, 1);
+        lost = lost || w->lost;
+        well = well && w->end.exit_code == 0 && !w->end.sig;
+    }
+    cdp__agent_first_by_time(a);
+    if (a->first >= 0 && !a->stopping && !lost && a->attempt < a->desc.max_restarts) {
+        ++a->attempt;
+        return cdp__agent_attempt(a);
+    }
+    a->phase = CDP__AGENT_OVER;
+    if (a->first >= 0)
+        a->state = CDP_AGENT_FAILED;
+    else if (lost)
+        a->state = CDP_AGENT_UNKNOWN;
+    else
+        a->state = a->stopping && !well ? CDP_AGENT_STOPPED : CDP_AGENT_SUCCEEDED;
+    if (a->late && a->first < 0) a->state = CDP_AGENT_STOPPED;
+    return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
+}
+
+/* One look at everything. */
+CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
+    const uint64_t now = cdp__agent_now(a);
+    uint32_t i, running;
+    if (a->phase == CDP__AGENT_OVER) return CDP_OK;
+    for (i = 0; i < a->desc.workers; ++i)
+        cdp__agent_carry(a, i, 16);
+    running = cdp__agent_reap(a);
+    if (a->first >= 0 && a->phase == CDP__AGENT_RUN) {
+        a->state = CDP_AGENT_UNHEALTHY;
+        cdp__agent_enter(a, CDP__AGENT_GRACE, a->desc.grace_ms);
+    }
+    if (running == 0) return cdp__agent_over(a);
+    if (now >= a->timeout_ns && !a->late) {
+        a->late = a->stopping = true;
+        if (a->phase < CDP__AGENT_TERM) cdp__agent_ask_all(a);
+    }
+    if (now < a->deadline_ns) return CDP_OK;
+    if (a->phase == CDP__AGENT_GRACE) {
+        cdp__agent_ask_all(a);
+    } else if (a->phase == CDP__AGENT_TERM) {
+        cdp__agent_signal_all(a, CDP__PROCESS_KILL);
+        cdp__agent_enter(a, CDP__AGENT_KILL, CDP__AGENT_KILL_MS);
+    } else if (a->phase == CDP__AGENT_KILL) {
+        return cdp__agent_over(a); /* one in the kernel that does not die: left to the system */
+    }
+    return CDP_OK;
+}
+
+/* Until something can be read, a limit comes, or the next look is due. */
+CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
+    uint64_t at = cdp__agent_now(a), ms = a->desc.poll_ms;
+    uint32_t i, n = 0;
+    if (a->deadline_ns < until_ns) until_ns = a->deadline_ns;
+    if (a->timeout_ns < until_ns && !a->late) until_ns = a->timeout_ns;
+    if (until_ns <= at) return;
+    ms = cdp__min(ms, (until_ns - at) / CDP__MS + 1);
+    for (i = 0; i < a->desc.workers; ++i) {
+        const cdp__agent_worker *const w = &a->workers[i];
+        a->watched[n++] = w->out[0].fd;
+        a->watched[n++] = w->out[1].fd;
+        /* all of its pipes are at their end: it is about to be gone */
+        if (!w->ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
+    }
+    cdp__process_wait(a->watched, n, (uint32_t)ms);
+}
+
+CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
+    cdp_agent_state was;
+    uint64_t until;
+    uint32_t attempt;
+    cdp_status st;
+    if (!a) return cdp__missing("cdp_agent_step", "agent");
+    was = a->state;
+    attempt = a->attempt;
+    until = cdp__agent_now(a) + wait_ms * CDP__MS;
+    st = cdp__agent_look(a);
+    while (st == CDP_OK && a->state == was && a->attempt == attempt && a->phase != CDP__AGENT_OVER
+        && cdp__agent_now(a) < until) {
+        cdp__agent_sleep(a, until);
+        st = cdp__agent_look(a);
+    }
+    return st;
+}
+
+/* The sentence of a job that has ended. */
+CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
+    char end[64], message[CDP__AGENT_MESSAGE] = "";
+    cdp__text t = cdp__text_of(end, sizeof end);
+    const cdp__agent_worker *const w = &a->workers[a->first < 0 ? 0 : a->first];
+    if (a->state == CDP_AGENT_SUCCEEDED) return CDP_OK;
+    if (a->state == CDP_AGENT_STOPPED)
+        return cdp__fail(CDP_ERR_ABORTED, "cdp_agent_wait: %s",
+            a->late ? "the workers have not ended within timeout_ms, and were ended"
+                    : "the workers were asked to end by cdp_agent_stop()");
+    if (a->state == CDP_AGENT_UNKNOWN)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_agent_wait: how a worker ended is not known, because something else in this "
+            "process has waited for it (waitpid(-1), or SIGCHLD is ignored)");
+    cdp__agent_end_text(&t, w);
+    cdp__agent_member(a->os, w->error_file, "message", message, sizeof message);
+    return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
+        cdp__agent_rank(a, a->first < 0 ? 0 : (uint32_t)a->first), a->host, end,
+        *message ? ": " : "", message);
+}
+
+CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {
+    uint64_t until = CDP__NEVER;
+    if (!a) return cdp__missing("cdp_agent_wait", "agent");
+    if (timeout_ms && timeout_ms != CDP_NO_TIMEOUT)
+        until = cdp__agent_now(a) + timeout_ms * CDP__MS;
+    while (a->phase != CDP__AGENT_OVER) {
+        const uint64_t now = cdp__agent_now(a);
+        const uint64_t left = until == CDP__NEVER ? 1000 : (until - now) / CDP__MS + 1;
+        cdp_status st;
+        if (now >= until)
+            return cdp__fail(
+                CDP_ERR_TIMEOUT, "cdp_agent_wait: the workers still run after %u ms", timeout_ms);
+        st = cdp_agent_step(a, (uint32_t)cdp__min(left, 1000));
+        if (st != CDP_OK) return st;
+    }
+    return cdp__agent_verdict(a);
+}
+
+CDP_API void cdp_agent_stop(cdp_agent *a) {
+    if (!a || a->phase == CDP__AGENT_OVER) return;
+    a->stopping = true;
+    if (a->phase < CDP__AGENT_TERM) cdp__agent_ask_all(a);
+}
+
+CDP_API cdp_agent_state cdp_agent_state_of(const cdp_agent *a) {
+    return a ? a->state : CDP_AGENT_INIT;
+}
+
+CDP_API void cdp_agent_destroy(cdp_agent *a) {
+    uint32_t i;
+    const cdp_os *os;
+    if (!a) return;
+    os = a->os;
+    if (a->workers && a->phase != CDP__AGENT_OVER) cdp__agent_kill_all(a);
+    for (i = 0; a->workers && i < a->desc.workers; ++i)
+        cdp__agent_worker_clear(a, i);
+    cdp__wipe(a->key, sizeof a->key);
+    cdp__free(os, a->workers);
+    cdp__free(os, a->ends);
+    cdp__free(os, a->watched);
+    cdp__free(os, a);
+}
+
+/* ---- >>launch/create: from a desc to workers that run ---------------------------------------- */
+
+/* Knows: defaults and limits of a desc. Promises: an error names the member, its value and the
+   limit; nothing is started then. */
+
+#include <stdlib.h>
+#include <string.h>
+
+CDP__PRIVATE cdp_status cdp__agent_check_env(const char *member, const char *const *list) {
+    for (; list && *list; ++list)
+        if (**list == '=' || !strchr(*list, '='))
+            return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: %s has '%s'; it must be NAME=VALUE",
+                member, *list);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_check_text(const char *member, const char *text, size_t limit) {
+    if (text && strlen(text) > limit)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: %s has %zu characters, more than %zu",
+            member, strlen(text), limit);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_check_commands(const cdp_launch_desc *d) {
+    const bool program = d->command || d->commands;
+    uint32_t i;
+    if (program == (d->func != NULL))
+        return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: %s",
+            program ? "desc.command and desc.func exclude each other"
+                    : "desc.command or desc.func is needed: what should the workers do?");
+    for (i = 0; program && i < d->workers; ++i) {
+        const char *const *const words = d->commands ? d->commands[i] : d->command;
+        if (!words || !words[0])
+            return cdp__fail(
+                CDP_ERR_INVALID, "cdp_agent_start: the command of worker %u is empty", i);
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
+    const uint32_t both = CDP_AGENT_STDOUT | CDP_AGENT_STDERR;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (d->workers == 0 || d->workers > CDP__AGENT_WORKERS)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: desc.workers is %u; 1 to %u can run",
+            d->workers, CDP__AGENT_WORKERS);
+    if (d->nodes > 1 && d->node_rank >= d->nodes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: desc.node_rank is %u; it must be below desc.nodes, %u", d->node_rank,
+            d->nodes);
+    if (d->nodes <= 1 && d->node_rank)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_agent_start: desc.node_rank %u needs desc.nodes", d->node_rank);
+    if (d->nodes > 65535)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_agent_start: desc.nodes is %u, more than 65535", d->nodes);
+    if (d->nodes > 1 && (!d->master_addr || !d->master_port))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: %u machines need desc.master_addr and desc.master_port, the same on "
+            "all",
+            d->nodes);
+    if (((d->redirects | d->tee) & ~both) != 0)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: desc.redirects is %u and desc.tee is %u; they are sums of "
+            "CDP_AGENT_STDOUT and CDP_AGENT_STDERR",
+            d->redirects, d->tee);
+    if ((d->redirects | d->tee) && !d->log_dir)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: desc.%s needs desc.log_dir",
+            d->redirects ? "redirects" : "tee");
+    st = cdp__agent_check_commands(d);
+    if (st == CDP_OK) st = cdp__agent_check_env("desc.env", d->env);
+    for (i = 0; st == CDP_OK && d->env_of && i < d->workers; ++i)
+        st = cdp__agent_check_env("desc.env_of", d->env_of[i]);
+    if (st == CDP_OK) st = cdp__agent_check_text("desc.role", d->role, 255);
+    if (st == CDP_OK) st = cdp__agent_check_text("desc.run_id", d->run_id, 255);
+    if (st == CDP_OK) st = cdp__agent_check_text("desc.master_addr", d->master_addr, 255);
+    if (st == CDP_OK) st = cdp__agent_check_text("desc.job_key", d->job_key, 256);
+    if (st == CDP_OK) st = cdp__agent_check_text("desc.log_dir", d->log_dir, 900);
+    return st;
+}
+
+/* The secret by which ranks know each other: the caller's, this process's, or a new one. */
+CDP__PRIVATE cdp_status cdp__agent_key(cdp_agent *a) {
+    const char *given = a->desc.job_key ? a->desc.job_key : getenv("CDP_JOB_KEY");
+    unsigned char random[32];
+    cdp__text t = cdp__text_of(a->key, sizeof a->key);
+    uint32_t i;
+    if (a->desc.trust_network) return CDP_OK;
+    if (given && *given) {
+        cdp__text_bytes(&t, given, strlen(given));
+        (void)cdp__text_end(&t);
+        return cdp__agent_check_text("the variable CDP_JOB_KEY", given, 256);
+    }
+    if (a->desc.nodes > 1)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: several machines need one secret: desc.job_key or the variable "
+            "CDP_JOB_KEY, or desc.trust_network");
+    if (a->os->random(a->os->user, random, sizeof random) != CDP_OK)
+        return cdp__fail(CDP_ERR_IO, "cdp_agent_start: the system has no random bytes");
+    for (i = 0; i < sizeof random; ++i) {
+        cdp__text_char(&t, "0123456789abcdef"[random[i] >> 4]);
+        cdp__text_char(&t, "0123456789abcdef"[random[i] & 15]);
+    }
+    (void)cdp__text_end(&t);
+    cdp__wipe(random, sizeof random);
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__agent_defaults(cdp_agent *a) {
+    cdp_launch_desc *const d = &a->desc;
+    d->nodes = cdp__def(d->nodes, 1);
+    d->role = cdp__def(d->role, "default");
+    d->run_id = cdp__def(d->run_id, "none");
+    d->poll_ms = cdp__def(d->poll_ms, 100);
+    d->grace_ms = cdp__def(d->grace_ms, 5000);
+    d->kill_ms = cdp__def(d->kill_ms, 5000);
+    d->master_addr = cdp__def(d->master_addr, "127.0.0.1");
+    a->state = CDP_AGENT_INIT;
+    a->phase = CDP__AGENT_OVER;
+    a->first = -1;
+    a->begun_ns = cdp__agent_now(a);
+    a->timeout_ns = CDP__NEVER;
+    if (d->timeout_ms && d->timeout_ms != CDP_NO_TIMEOUT)
+        a->timeout_ns = a->begun_ns + d->timeout_ms * CDP__MS;
+    cdp__process_host(a->host, sizeof a->host);
+}
+
+/* Where files of workers lie. The name of those among temporary files is new. */
+CDP__PRIVATE cdp_status cdp__agent_place(cdp_agent *a) {
+    unsigned char r[8] = {0};
+    if (a->desc.log_dir) {
+        cdp__format(a->folder, sizeof a->folder, "%s", a->desc.log_dir);
+        return CDP_OK;
+    }
+    if (a->os->random(a->os->user, r, sizeof r) != CDP_OK)
+        return cdp__fail(CDP_ERR_IO, "cdp_agent_start: the system has no random bytes");
+    if (cdp__format(a->folder, sizeof a->folder, "%s/cdp_agent_%x%x%x%x%x%x%x%x",
+            cdp__os_temporary(), r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7])
+        > 900)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: the path of TMPDIR is too long");
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
+    const uint64_t n = a->desc.workers;
+    uint32_t i;
+    cdp_status st = cdp__agent_key(a);
+    if (st == CDP_OK) st = cdp__agent_place(a);
+    if (st != CDP_OK) return st;
+    a->workers = (cdp__agent_worker *)cdp__alloc_zero(a->os, n * sizeof *a->workers);
+    a->ends = (cdp_worker_end *)cdp__alloc_zero(a->os, n * sizeof *a->ends);
+    a->watched = (int32_t *)cdp__alloc_zero(a->os, 2 * n * sizeof *a->watched);
+    if (!a->workers || !a->ends || !a->watched)
+        return cdp__fail_nomem("cdp_agent_start", n * sizeof *a->workers);
+    for (i = 0; i < n; ++i) {
+        int which;
+        for (which = 0; which < 2; ++which)
+            a->workers[i].out[which].fd = a->workers[i].out[which].log = -1;
+    }
+    return cdp__agent_attempt(a);
+}
+
+CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *d, cdp_agent **out) {
+    const cdp_os *const os = cdp_os_default();
+    cdp_agent *a;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_agent_start", "out");
+    *out = NULL;
+    if (!d) return cdp__missing("cdp_agent_start", "desc");
+    st = cdp__agent_check(d);
+    if (st != CDP_OK) return st;
+    if (!cdp__process_variables())
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_agent_start: this system has no fork(); start the ranks with cdprun, or as "
+            "threads with cdp_spawn()");
+    a = (cdp_agent *)cdp__alloc_zero(os, sizeof *a);
+    if (!a) return cdp__fail_nomem("cdp_agent_start", sizeof *a);
+    a->os = os;
+    a->desc = *d;
+    cdp__agent_defaults(a);
+    st = cdp__agent_open(a);
+    if (st == CDP_OK)
+        *out = a;
+    else
+        cdp_agent_destroy(a);
+    return st;
+}
+
+/* ---- >>launch/spawn: one function on n ranks ------------------------------------------------- */
+
+/* Knows: agents, hubs, threads. Promises: the first failure is the result, with its text; no rank
+   waits for one that has failed. */
+
+#include <string.h>
+
+/* What all ranks of one call share. */
+typedef struct cdp__spawn {
+    cdp_spawn_func func;
+    void *user;
+    const cdp_os *os;
+    void *mutex, *cond;
+    uint32_t running;
+    cdp_error error; /* the first one; status CDP_OK: none */
+    uint32_t rank;   /* whose it is */
+} cdp__spawn;
+
+typedef struct cdp__spawn_rank {
+    cdp__spawn *all;
+    cdp_group *world;
+    void *thread;
+    uint32_t rank;
+} cdp__spawn_rank;
+
+/* In a process of its own. */
+CDP__PRIVATE int cdp__spawn_process(void *user) {
+#ifdef CDP_NO_ENV
+    (void)user;
+    return 1;
+#else
+    const cdp__spawn *const s = (const cdp__spawn *)user;
+    cdp_group *world = NULL;
+    cdp_status st = cdp_init_from_env(NULL, &world);
+    if (st == CDP_OK) st = s->func(s->user, world);
+    if (st != CDP_OK) { /* before the group ends: others fail by that */
+        const bool told = cdp_last_error()->status == st;
+        (void)cdp_error_record_from_env(told ? NULL : cdp_status_name(st));
+    }
+    cdp_group_destroy(world);
+    return st == CDP_OK ? 0 : 1;
+#endif
+}
+
+CDP__PRIVATE cdp_status cdp__spawn_processes(cdp__spawn *s, uint32_t n, const cdp_spawn_desc *d) {
+    cdp_launch_desc desc;
+    cdp_agent *a = NULL;
+    cdp_status st;
+    memset(&desc, 0, sizeof desc);
+    desc.func = cdp__spawn_process;
+    desc.user = s;
+    desc.workers = n;
+    desc.no_prefix = true;
+    desc.grace_ms = 1000;
+    if (d) desc.env = d->env;
+    if (d) desc.timeout_ms = d->timeout_ms;
+    st = cdp_agent_start(&desc, &a);
+    if (st == CDP_OK) st = cdp_agent_wait(a, 0);
+    if (a && a->late && st == CDP_ERR_ABORTED)
+        st = cdp__fail(CDP_ERR_TIMEOUT,
+            "cdp_spawn: %u ranks have not ended within %u ms, and were ended", n, desc.timeout_ms);
+    cdp_agent_destroy(a);
+    return st;
+}
+
+#ifndef CDP_NO_HUB
+/* In a thread of its own. */
+CDP__PRIVATE void cdp__spawn_thread(void *arg) {
+    cdp__spawn_rank *const r = (cdp__spawn_rank *)arg;
+    cdp__spawn *const s = r->all;
+    const cdp_os *const os = s->os;
+    const cdp_status st = s->func(s->user, r->world);
+    cdp_error e = *cdp_last_error();
+    if (st != CDP_OK && e.status != st) {
+        memset(&e, 0, sizeof e);
+        e.peer = e.origin = -1;
+        e.file = "";
+        e.status = st;
+        cdp__format(e.text, sizeof e.text, "%s", cdp_status_text(st));
+    }
+    os->threads.mutex_lock(os->user, s->mutex);
+    if (st != CDP_OK && s->error.status == CDP_OK) {
+        s->error = e;
+        s->rank = r->rank;
+    }
+    os->threads.mutex_unlock(os->user, s->mutex);
+    if (st != CDP_OK) cdp_group_abort(r->world, e.text);
+    os->threads.mutex_lock(os->user, s->mutex);
+    --s->running;
+    os->threads.cond_broadcast(os->user, s->cond);
+    os->threads.mutex_unlock(os->user, s->mutex);
+}
+
+/* Waits for all threads; after the time the groups are aborted. True: in time. */
+CDP__PRIVATE bool cdp__spawn_await(
+    cdp__spawn *s, cdp__spawn_rank *ranks, uint32_t n, uint64_t until) {
+    const cdp_os *const os = s->os;
+    bool in_time = true;
+    uint32_t i;
+    os->threads.mutex_lock(os->user, s->mutex);
+    while (s->running && os->now_ns(os->user) < until)
+        os->threads.cond_wait(os->user, s->cond, s->mutex, until);
+    in_time = s->running == 0;
+    os->threads.mutex_unlock(os->user, s->mutex);
+    for (i = 0; !in_time && i < n; ++i)
+        cdp_group_abort(ranks[i].world, "cdp_spawn: timeout_ms is over");
+    for (i = 0; i < n; ++i)
+        if (ranks[i].thread) os->threads.join(os, ranks[i].thread);
+    return in_time;
+}
+
+/* The groups, all made here, so that no thread waits for one that cannot start. */
+CDP__PRIVATE cdp_status cdp__spawn_worlds(
+    cdp__spawn *s, cdp_hub *hub, cdp__spawn_rank *ranks, uint32_t n) {
+    cdp_group_desc gd;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    memset(&gd, 0, sizeof gd);
+    gd.hub = hub;
+    gd.world_size = n;
+    for (i = 0; st == CDP_OK && i < n; ++i) {
+        ranks[i].all = s;
+        ranks[i].rank = gd.rank = i;
+        st = cdp_group_create(&gd, &ranks[i].world);
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__spawn_run(
+    cdp__spawn *s, cdp__spawn_rank *ranks, uint32_t n, uint32_t timeout_ms) {
+    const cdp_os *const os = s->os;
+    const uint64_t until = cdp__def(timeout_ms, CDP_NO_TIMEOUT) == CDP_NO_TIMEOUT
+        ? CDP__NEVER
+        : os->now_ns(os->user) + timeout_ms * CDP__MS;
+    uint32_t i, started = 0;
+    s->running = n;
+    for (i = 0; i < n; ++i) {
+        ranks[i].thread = os->threads.start(os, cdp__spawn_thread, &ranks[i]);
+        if (!ranks[i].thread) break;
+        ++started;
+    }
+    if (started < n) {
+        os->threads.mutex_lock(os->user, s->mutex);
+        s->running -= n - started;
+        os->threads.mutex_unlock(os->user, s->mutex);
+        for (i = 0; i < n; ++i)
+            cdp_group_abort(ranks[i].world, "cdp_spawn: a thread could not start");
+    }
+    if (!cdp__spawn_await(s, ranks, n, until) && s->error.status == CDP_OK)
+        return CDP_OK; /* they have ended well, though late */
+    if (started < n)
+        return cdp__fail(CDP_ERR_NOMEM, "cdp_spawn: only %u of %u threads could start", started, n);
+    if (s->error.status == CDP_OK) return CDP_OK;
+    return cdp__fail(
+        s->error.status, "cdp_spawn: rank %u failed first: %s", s->rank, s->error.text);
+}
+
+CDP__PRIVATE cdp_status cdp__spawn_threads(cdp__spawn *s, uint32_t n, const cdp_spawn_desc *d) {
+    const cdp_os *const os = s->os;
+    const uint64_t bytes = n * sizeof(cdp__spawn_rank);
+    cdp_hub_desc hd;
+    cdp_hub *hub = NULL;
+    cdp__spawn_rank *ranks;
+    cdp_status st;
+    uint32_t i;
+    if (!os->threads.start)
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_spawn: this build has no threads");
+    memset(&hd, 0, sizeof hd);
+    hd.world_size = n;
+    s->mutex = os->threads.mutex_create(os);
+    s->cond = os->threads.cond_create(os);
+    ranks = (cdp__spawn_rank *)cdp__alloc_zero(os, bytes);
+    st = s->mutex && s->cond && ranks ? cdp_hub_create(&hd, &hub)
+                                      : cdp__fail_nomem("cdp_spawn", bytes);
+    if (st == CDP_OK) st = cdp__spawn_worlds(s, hub, ranks, n);
+    if (st == CDP_OK) st = cdp__spawn_run(s, ranks, n, d->timeout_ms);
+    for (i = 0; ranks && i < n; ++i)
+        cdp_group_destroy(ranks[i].world);
+    cdp_hub_destroy(hub);
+    cdp__free(os, ranks);
+    if (s->cond) os->threads.cond_destroy(os, s->cond);
+    if (s->mutex) os->threads.mutex_destroy(os, s->mutex);
+    return st;
+}
+#endif
+
+CDP_API cdp_status cdp_spawn(cdp_spawn_func func, void *user, uint32_t n, const cdp_spawn_desc *d) {
+    cdp__spawn s;
+    if (!func) return cdp__missing("cdp_spawn", "func");
+    if (n == 0 || n > CDP__AGENT_WORKERS)
+        return cdp__fail(
+            CDP_ERR_INVALID, "cdp_spawn: n is %u; 1 to %u ranks can run", n, CDP__AGENT_WORKERS);
+    memset(&s, 0, sizeof s);
+    s.func = func;
+    s.user = user;
+    s.os = cdp_os_default();
+    if (d && d->threads)
+#ifdef CDP_NO_HUB
+        return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_spawn: threads need what CDP_NO_HUB leaves out");
+#else
+        return cdp__spawn_threads(&s, n, d);
+#endif
+    return cdp__spawn_processes(&s, n, d);
+}
+
+#endif /* CDP_LAUNCH_IMPL_INCLUDED */

@@ -1,0 +1,238 @@
+/* launch/agent.h - an agent: starts workers, watches them, starts them again, ends them
+
+   Knows: phases and limits of time. Promises: no step waits longer than it was told; a worker is
+   asked before it is killed; nothing of a process group is left. */
+#ifndef CDP_SRC_LAUNCH_AGENT_H
+#define CDP_SRC_LAUNCH_AGENT_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "launch_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../text/format.h"
+#include "../store/auth.h"
+#include "../os/words.h"
+#include "../os/processes.h"
+#include "state.h"
+#include "environment.h"
+#include "output.h"
+#include "ends.h"
+#include "attempt.h"
+
+CDP__PRIVATE void cdp__agent_enter(cdp_agent *a, cdp__agent_phase phase, uint32_t ms) {
+    a->phase = phase;
+    a->deadline_ns = ms == CDP_NO_TIMEOUT ? CDP__NEVER : cdp__agent_now(a) + ms * CDP__MS;
+}
+
+CDP__PRIVATE void cdp__agent_signal_all(cdp_agent *a, int32_t sig) {
+    uint32_t i;
+    a->sent |= 1ull << (sig & 63);
+    for (i = 0; i < a->desc.workers; ++i)
+        if (a->workers[i].pid && !a->workers[i].ended) cdp__process_signal(a->workers[i].pid, sig);
+}
+
+CDP__PRIVATE void cdp__agent_ask_all(cdp_agent *a) {
+    cdp__agent_signal_all(a, CDP__PROCESS_ASK);
+    cdp__agent_enter(a, CDP__AGENT_TERM, a->desc.kill_ms);
+}
+
+CDP__PRIVATE void cdp__agent_reap_one(cdp_agent *a, uint32_t i) {
+    cdp__agent_worker *const w = &a->workers[i];
+    const int32_t r = cdp__process_ended(w->pid, &w->end);
+    if (r == 0) return;
+    w->ended = true;
+    w->end_ns = cdp__agent_now(a);
+    w->end_us = cdp__os_date_us();
+    if (r < 0) {
+        w->lost = true;
+        w->end.exit_code = -1;
+        w->end.sig = 0;
+    }
+    w->by_us = r > 0 && w->end.sig && (a->sent >> (w->end.sig & 63) & 1) != 0;
+    cdp__agent_carry(a, i, 16);
+    /* what it left behind; a group that has members keeps its number */
+    if (r > 0) cdp__process_signal(w->pid, CDP__PROCESS_KILL);
+}
+
+/* Looks at all workers; returns how many run. */
+CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
+    uint32_t i, running = 0;
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        if (w->ended) continue;
+        cdp__agent_reap_one(a, i);
+        running += !w->ended;
+        if (!cdp__agent_blame(w) || w->lost) continue;
+        if (a->first < 0 && a->phase == CDP__AGENT_RUN)
+            a->first = i;
+        else if (a->first >= 0
+            && (cdp__agent_overtaken(a, w)
+                || (a->phase == CDP__AGENT_RUN
+                    && cdp__agent_blame(w) > cdp__agent_blame(&a->workers[a->first]))))
+            a->first = i;
+    }
+    return running;
+}
+
+/* No worker runs any more. */
+CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
+    bool lost = false, well = true;
+    uint32_t i;
+    for (i = 0; i < a->desc.workers; ++i) {
+        const cdp__agent_worker *const w = &a->workers[i];
+        cdp__agent_carry(a, i, 4096);
+        cdp__agent_close_stream(a, i, 0);
+        cdp__agent_close_stream(a, i, 1);
+        cdp__agent_tail_read(a, i, 0);
+        cdp__agent_tail_read(a, i, 1);
+        lost = lost || w->lost;
+        well = well && w->end.exit_code == 0 && !w->end.sig;
+    }
+    cdp__agent_first_by_time(a);
+    if (a->first >= 0 && !a->stopping && !lost && a->attempt < a->desc.max_restarts) {
+        ++a->attempt;
+        return cdp__agent_attempt(a);
+    }
+    a->phase = CDP__AGENT_OVER;
+    if (a->first >= 0)
+        a->state = CDP_AGENT_FAILED;
+    else if (lost)
+        a->state = CDP_AGENT_UNKNOWN;
+    else
+        a->state = a->stopping && !well ? CDP_AGENT_STOPPED : CDP_AGENT_SUCCEEDED;
+    if (a->late && a->first < 0) a->state = CDP_AGENT_STOPPED;
+    return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
+}
+
+/* One look at everything. */
+CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
+    const uint64_t now = cdp__agent_now(a);
+    uint32_t i, running;
+    if (a->phase == CDP__AGENT_OVER) return CDP_OK;
+    for (i = 0; i < a->desc.workers; ++i)
+        cdp__agent_carry(a, i, 16);
+    running = cdp__agent_reap(a);
+    if (a->first >= 0 && a->phase == CDP__AGENT_RUN) {
+        a->state = CDP_AGENT_UNHEALTHY;
+        cdp__agent_enter(a, CDP__AGENT_GRACE, a->desc.grace_ms);
+    }
+    if (running == 0) return cdp__agent_over(a);
+    if (now >= a->timeout_ns && !a->late) {
+        a->late = a->stopping = true;
+        if (a->phase < CDP__AGENT_TERM) cdp__agent_ask_all(a);
+    }
+    if (now < a->deadline_ns) return CDP_OK;
+    if (a->phase == CDP__AGENT_GRACE) {
+        cdp__agent_ask_all(a);
+    } else if (a->phase == CDP__AGENT_TERM) {
+        cdp__agent_signal_all(a, CDP__PROCESS_KILL);
+        cdp__agent_enter(a, CDP__AGENT_KILL, CDP__AGENT_KILL_MS);
+    } else if (a->phase == CDP__AGENT_KILL) {
+        return cdp__agent_over(a); /* one in the kernel that does not die: left to the system */
+    }
+    return CDP_OK;
+}
+
+/* Until something can be read, a limit comes, or the next look is due. */
+CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
+    uint64_t at = cdp__agent_now(a), ms = a->desc.poll_ms;
+    uint32_t i, n = 0;
+    if (a->deadline_ns < until_ns) until_ns = a->deadline_ns;
+    if (a->timeout_ns < until_ns && !a->late) until_ns = a->timeout_ns;
+    if (until_ns <= at) return;
+    ms = cdp__min(ms, (until_ns - at) / CDP__MS + 1);
+    for (i = 0; i < a->desc.workers; ++i) {
+        const cdp__agent_worker *const w = &a->workers[i];
+        a->watched[n++] = w->out[0].fd;
+        a->watched[n++] = w->out[1].fd;
+        /* all of its pipes are at their end: it is about to be gone */
+        if (!w->ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
+    }
+    cdp__process_wait(a->watched, n, (uint32_t)ms);
+}
+
+CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
+    cdp_agent_state was;
+    uint64_t until;
+    uint32_t attempt;
+    cdp_status st;
+    if (!a) return cdp__missing("cdp_agent_step", "agent");
+    was = a->state;
+    attempt = a->attempt;
+    until = cdp__agent_now(a) + wait_ms * CDP__MS;
+    st = cdp__agent_look(a);
+    while (st == CDP_OK && a->state == was && a->attempt == attempt && a->phase != CDP__AGENT_OVER
+        && cdp__agent_now(a) < until) {
+        cdp__agent_sleep(a, until);
+        st = cdp__agent_look(a);
+    }
+    return st;
+}
+
+/* The sentence of a job that has ended. */
+CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
+    char end[64], message[CDP__AGENT_MESSAGE] = "";
+    cdp__text t = cdp__text_of(end, sizeof end);
+    const cdp__agent_worker *const w = &a->workers[a->first < 0 ? 0 : a->first];
+    if (a->state == CDP_AGENT_SUCCEEDED) return CDP_OK;
+    if (a->state == CDP_AGENT_STOPPED)
+        return cdp__fail(CDP_ERR_ABORTED, "cdp_agent_wait: %s",
+            a->late ? "the workers have not ended within timeout_ms, and were ended"
+                    : "the workers were asked to end by cdp_agent_stop()");
+    if (a->state == CDP_AGENT_UNKNOWN)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_agent_wait: how a worker ended is not known, because something else in this "
+            "process has waited for it (waitpid(-1), or SIGCHLD is ignored)");
+    cdp__agent_end_text(&t, w);
+    cdp__agent_member(a->os, w->error_file, "message", message, sizeof message);
+    return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
+        cdp__agent_rank(a, a->first < 0 ? 0 : (uint32_t)a->first), a->host, end,
+        *message ? ": " : "", message);
+}
+
+CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {
+    uint64_t until = CDP__NEVER;
+    if (!a) return cdp__missing("cdp_agent_wait", "agent");
+    if (timeout_ms && timeout_ms != CDP_NO_TIMEOUT)
+        until = cdp__agent_now(a) + timeout_ms * CDP__MS;
+    while (a->phase != CDP__AGENT_OVER) {
+        const uint64_t now = cdp__agent_now(a);
+        const uint64_t left = until == CDP__NEVER ? 1000 : (until - now) / CDP__MS + 1;
+        cdp_status st;
+        if (now >= until)
+            return cdp__fail(
+                CDP_ERR_TIMEOUT, "cdp_agent_wait: the workers still run after %u ms", timeout_ms);
+        st = cdp_agent_step(a, (uint32_t)cdp__min(left, 1000));
+        if (st != CDP_OK) return st;
+    }
+    return cdp__agent_verdict(a);
+}
+
+CDP_API void cdp_agent_stop(cdp_agent *a) {
+    if (!a || a->phase == CDP__AGENT_OVER) return;
+    a->stopping = true;
+    if (a->phase < CDP__AGENT_TERM) cdp__agent_ask_all(a);
+}
+
+CDP_API cdp_agent_state cdp_agent_state_of(const cdp_agent *a) {
+    return a ? a->state : CDP_AGENT_INIT;
+}
+
+CDP_API void cdp_agent_destroy(cdp_agent *a) {
+    uint32_t i;
+    const cdp_os *os;
+    if (!a) return;
+    os = a->os;
+    if (a->workers && a->phase != CDP__AGENT_OVER) cdp__agent_kill_all(a);
+    for (i = 0; a->workers && i < a->desc.workers; ++i)
+        cdp__agent_worker_clear(a, i);
+    cdp__wipe(a->key, sizeof a->key);
+    cdp__free(os, a->workers);
+    cdp__free(os, a->ends);
+    cdp__free(os, a->watched);
+    cdp__free(os, a);
+}
+
+#endif /* CDP_SRC_LAUNCH_AGENT_H */

@@ -1,0 +1,170 @@
+/* launch/attempt.h - all workers once
+
+   Knows: how workers start. Promises: all of them run, or none is left and a sentence says why. */
+#ifndef CDP_SRC_LAUNCH_ATTEMPT_H
+#define CDP_SRC_LAUNCH_ATTEMPT_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "launch_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../text/format.h"
+#include "../os/words.h"
+#include "../os/processes.h"
+#include "state.h"
+#include "environment.h"
+#include "output.h"
+
+/* A port of this machine that nobody has now. */
+CDP__PRIVATE cdp_status cdp__agent_port(const cdp_agent *a, uint16_t *port) {
+    cdp_addr at, bound;
+    int32_t fd = -ENOSYS;
+    *port = a->desc.master_port;
+    if (*port) return CDP_OK;
+    memset(&at, 0, sizeof at);
+    memset(&bound, 0, sizeof bound);
+    at.family = 4;
+    at.ip[0] = 127;
+    at.ip[3] = 1;
+    if (a->os->net.listen_at) fd = a->os->net.listen_at(a->os->user, &at, &bound);
+    if (fd < 0) return cdp__agent_io("cannot find a free port", "", fd);
+    a->os->net.close_fd(a->os->user, fd);
+    *port = bound.port;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_folder_make(const cdp_agent *a, const char *path) {
+    const int32_t err =
+        a->os->files.make_folder ? a->os->files.make_folder(a->os->user, path) : -ENOSYS;
+    if (err == 0 || err == -EEXIST) return CDP_OK;
+    return cdp__agent_io("cannot make the folder ", path, err);
+}
+
+/* The folders of an attempt, where there are logs. */
+CDP__PRIVATE cdp_status cdp__agent_folders(const cdp_agent *a) {
+    char path[CDP__AGENT_PATH];
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (!a->desc.log_dir) return CDP_OK;
+    st = cdp__agent_folder_make(a, a->folder);
+    cdp__format(path, sizeof path, "%s/attempt_%u", a->folder, a->attempt);
+    if (st == CDP_OK) st = cdp__agent_folder_make(a, path);
+    for (i = 0; st == CDP_OK && i < a->desc.workers; ++i) {
+        cdp__format(path, sizeof path, "%s/attempt_%u/%u", a->folder, a->attempt, i);
+        st = cdp__agent_folder_make(a, path);
+    }
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_worker_start(
+    cdp_agent *a, uint32_t i, uint16_t port, int32_t told) {
+    cdp__agent_worker *const w = &a->workers[i];
+    cdp__process_plan p;
+    cdp__agent_env env;
+    cdp_status st = CDP_OK;
+    int which;
+    memset(&p, 0, sizeof p);
+    p.words = a->desc.commands ? a->desc.commands[i] : a->desc.command;
+    p.func = a->desc.func;
+    p.user = a->desc.user;
+    p.told = told;
+    p.out[0] = p.out[1] = -1;
+    env.at = NULL;
+    if (!cdp__agent_path(a, i, "error.json", w->error_file))
+        return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
+    for (which = 0; st == CDP_OK && which < 2; ++which)
+        st = cdp__agent_open_stream(a, i, which, &p.out[which]);
+    if (st == CDP_OK) st = cdp__agent_env_make(a, &env, i, port);
+    if (st == CDP_OK) {
+        p.env = env.at;
+        w->begun_ns = cdp__agent_now(a);
+        w->pid = cdp__process_start(&p);
+        if (w->pid < 0) {
+            st = cdp__agent_io("cannot start a process", "", w->pid);
+            w->pid = 0;
+        }
+    }
+    cdp__free(a->os, env.at);
+    for (which = 0; which < 2; ++which)
+        cdp__process_close(p.out[which]);
+    return st;
+}
+
+/* The program of each worker is loaded, or could not be. */
+CDP__PRIVATE cdp_status cdp__agent_loaded(const cdp_agent *a, int32_t fd) {
+    const uint64_t until = cdp__agent_now(a) + CDP__AGENT_EXEC_MS * CDP__MS;
+    const char *const *const words = a->desc.commands ? a->desc.commands[0] : a->desc.command;
+    int err = 0;
+    int64_t n;
+    while ((n = cdp__process_read(fd, &err, sizeof err)) == -EAGAIN) {
+        if (cdp__agent_now(a) >= until) return CDP_OK; /* it may be on a slow disk */
+        cdp__process_wait(&fd, 1, 100);
+    }
+    if (n != (int64_t)sizeof err) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_INVALID, -1, err, "cdp_agent_start: cannot run '%s'",
+        words ? words[0] : "a function");
+}
+
+/* Closes what belongs to a worker that has ended, and removes its error file from among the
+   temporary ones. */
+CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
+    cdp__agent_worker *const w = &a->workers[i];
+    int which;
+    if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
+        (void)a->os->files.remove_file(a->os->user, w->error_file);
+    for (which = 0; which < 2; ++which) {
+        cdp__process_close(w->out[which].fd);
+        cdp__process_close(w->out[which].log);
+        w->out[which].fd = w->out[which].log = -1;
+        w->out[which].filed = false;
+        w->out[which].length = 0;
+        w->out[which].total = 0;
+    }
+    w->pid = 0;
+    w->ended = w->lost = w->by_us = false;
+    w->error_file[0] = w->message[0] = w->last[0] = 0;
+}
+
+/* Kills every group, waits for every worker. */
+CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
+    const uint64_t until = cdp__agent_now(a) + CDP__AGENT_KILL_MS * CDP__MS;
+    uint32_t i;
+    for (i = 0; i < a->desc.workers; ++i)
+        if (a->workers[i].pid) cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        while (w->pid && !w->ended && cdp__process_ended(w->pid, &w->end) == 0
+            && cdp__agent_now(a) < until)
+            cdp__process_wait(NULL, 0, 1);
+        w->ended = true;
+    }
+}
+
+CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
+    int32_t told[2];
+    uint16_t port = 0;
+    uint32_t i;
+    cdp_status st = cdp__agent_port(a, &port);
+    if (st == CDP_OK) st = cdp__agent_folders(a);
+    if (st != CDP_OK) return st;
+    if (cdp__process_pipe(told) != 0) return cdp__agent_io("cannot make a pipe", "", errno);
+    a->first = -1;
+    a->sent = 0;
+    a->phase = CDP__AGENT_RUN;
+    a->deadline_ns = CDP__NEVER;
+    for (i = 0; i < a->desc.workers; ++i)
+        cdp__agent_worker_clear(a, i);
+    for (i = 0; st == CDP_OK && i < a->desc.workers; ++i)
+        st = cdp__agent_worker_start(a, i, port, told[1]);
+    cdp__process_close(told[1]);
+    if (st == CDP_OK) st = cdp__agent_loaded(a, told[0]);
+    cdp__process_close(told[0]);
+    if (st != CDP_OK) cdp__agent_kill_all(a);
+    a->state = st == CDP_OK ? CDP_AGENT_HEALTHY : CDP_AGENT_FAILED;
+    if (st != CDP_OK) a->phase = CDP__AGENT_OVER;
+    return st;
+}
+
+#endif /* CDP_SRC_LAUNCH_ATTEMPT_H */

@@ -1,0 +1,197 @@
+/* launch/ends.h - how workers ended, and which failure was the first
+
+   Knows: ends, error files, result. Promises: a crash counts before the exit codes by which others
+   report that they have lost a peer; of those, the earliest time in an error file counts. */
+#ifndef CDP_SRC_LAUNCH_ENDS_H
+#define CDP_SRC_LAUNCH_ENDS_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "launch_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../text/format.h"
+#include "../os/file_text.h"
+#include "../text/json_write.h"
+#include "../text/utf8.h"
+#include "../text/json_read.h"
+#include "../os/processes.h"
+#include "state.h"
+#include "output.h"
+
+#include <string.h>
+
+CDP_API const char *cdp_agent_state_name(cdp_agent_state state) {
+    static const char *const names[] = {
+        "INIT", "HEALTHY", "UNHEALTHY", "STOPPED", "SUCCEEDED", "FAILED", "UNKNOWN"};
+    const uint32_t i = (uint32_t)state;
+    return i < sizeof names / sizeof *names ? names[i] : "none";
+}
+
+/* The first text under `key` in a file of JSON; empty: there is none. */
+CDP__PRIVATE void cdp__agent_member(
+    const cdp_os *os, const char *path, const char *key, char *out, uint64_t room) {
+    char data[8192], text[8192];
+    int32_t fd = os->files.open_file && *path ? os->files.open_file(os->user, path, 0) : -1;
+    const int64_t n = fd < 0 ? 0 : os->files.read_at(os->user, fd, 0, data, sizeof data);
+    bool here = false, found = false;
+    cdp__json_reader r = cdp__json_open(data, n > 0 ? (uint64_t)n : 0);
+    cdp__json_kind k;
+    out[0] = 0;
+    if (fd >= 0) (void)os->files.close_file(os->user, fd);
+    while (!found && (k = cdp__json_next(&r)) > CDP__JSON_END) {
+        const bool is = k == CDP__JSON_KEY || k == CDP__JSON_TEXT;
+        const uint64_t length = is ? cdp__json_decode(&r, text) : 0;
+        found = here && k == CDP__JSON_TEXT;
+        here =
+            k == CDP__JSON_KEY && length == strlen(key) && memcmp(text, key, (size_t)length) == 0;
+        if (found) cdp__text_foreign(out, room, text, length);
+    }
+}
+
+/* In microseconds since 1970; 0: not known. */
+CDP__PRIVATE uint64_t cdp__agent_error_time(const cdp_agent *a, uint32_t i) {
+    char text[32];
+    const char *p = text;
+    uint64_t us = 0;
+    cdp__agent_member(a->os, a->workers[i].error_file, "timestamp_us", text, sizeof text);
+    for (; *p >= '0' && *p <= '9'; ++p)
+        us = us * 10 + (uint64_t)(*p - '0');
+    return us;
+}
+
+/* 0: well; 1: by an exit code or a signal that asks; 2: a crash. */
+CDP__PRIVATE int cdp__agent_blame(const cdp__agent_worker *w) {
+    if (!w->ended || (w->end.exit_code == 0 && !w->end.sig)) return 0;
+    return w->end.sig && cdp__process_crashed(w->end.sig) ? 2 : 1;
+}
+
+/* Whether this failure, seen later, was there before the one that was seen first: a killed process
+   loses its connections a moment before its parent can see its end. SIGABRT is how some programs
+   end when they have lost a peer. */
+CDP__PRIVATE bool cdp__agent_overtaken(const cdp_agent *a, const cdp__agent_worker *w) {
+    const cdp__agent_worker *const first = &a->workers[a->first];
+    if (w->by_us || cdp__agent_blame(first) != 1 || cdp__agent_blame(w) != 2) return false;
+    return w->end.sig != CDP__PROCESS_ABORT
+        && w->end_ns - first->end_ns < CDP__AGENT_OVERTAKE_MS * CDP__MS;
+}
+
+/* Of workers that ended by an exit code, the one with the earliest error file. */
+CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
+    uint64_t earliest = 0;
+    uint32_t i;
+    if (a->first < 0 || cdp__agent_blame(&a->workers[a->first]) != 1) return;
+    earliest = cdp__agent_error_time(a, (uint32_t)a->first);
+    for (i = 0; earliest && i < a->desc.workers; ++i) {
+        const cdp__agent_worker *const w = &a->workers[i];
+        const uint64_t at = cdp__agent_blame(w) && !w->by_us ? cdp__agent_error_time(a, i) : 0;
+        if (!at || at >= earliest) continue;
+        earliest = at;
+        a->first = i;
+    }
+}
+
+/* "exit code 7", "SIGSEGV", "SIGTERM from the agent", "did not end". */
+CDP__PRIVATE void cdp__agent_end_text(cdp__text *t, const cdp__agent_worker *w) {
+    const char *const name = w->ended ? cdp__process_signal_name(w->end.sig) : NULL;
+    if (!w->ended)
+        cdp__text_add(t, w->pid ? "did not end" : "did not start");
+    else if (!w->end.sig)
+        cdp__text_add(t, "exit code %d", (int)w->end.exit_code);
+    else if (name)
+        cdp__text_add(t, "killed by %s", name);
+    else
+        cdp__text_add(t, "killed by signal %d", (int)w->end.sig);
+    if (w->by_us) cdp__text_add(t, " from the agent");
+}
+
+CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
+    cdp__agent_worker *const w = &a->workers[i];
+    const uint64_t until = w->ended ? w->end_ns : cdp__agent_now(a);
+    const int which = w->out[1].total ? 1 : 0;
+    cdp__agent_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    cdp__agent_tail_copy(&w->out[which], w->last);
+    memset(out, 0, sizeof *out);
+    out->rank = cdp__agent_rank(a, i);
+    out->local_rank = i;
+    out->pid = w->pid;
+    out->ended = w->ended;
+    out->by_agent = w->by_us;
+    out->exit_code = w->ended ? w->end.exit_code : -1;
+    out->signal = w->ended ? w->end.sig : 0;
+    out->time_us = w->ended ? w->end_us : 0;
+    out->seconds = w->pid ? (double)(until - w->begun_ns) / 1e9 : 0;
+    out->error_file = w->error_file;
+    out->message = w->message;
+    out->last_lines = w->last;
+}
+
+CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *a) {
+    uint32_t i, n = 0;
+    if (!a) return NULL;
+    a->result.state = a->state;
+    a->result.restarts = a->attempt;
+    a->result.host = a->host;
+    a->result.has_cause = a->first >= 0;
+    a->result.count = a->desc.workers;
+    a->result.ends = a->ends;
+    if (a->first >= 0) cdp__agent_end_of(a, (uint32_t)a->first, &a->ends[n++]);
+    for (i = 0; i < a->desc.workers; ++i)
+        if ((int64_t)i != a->first) cdp__agent_end_of(a, i, &a->ends[n++]);
+    return &a->result;
+}
+
+CDP__PRIVATE void cdp__agent_json_text(cdp__text *t, const char *name, const char *value) {
+    cdp__text_add(t, ", \"%s\": \"", name);
+    cdp__json_inside(t, value);
+    cdp__text_char(t, '"');
+}
+
+/* Seconds with three decimals. */
+CDP__PRIVATE void cdp__agent_json_ms(cdp__text *t, const char *name, uint64_t ms) {
+    const uint32_t part = (uint32_t)(ms % 1000);
+    cdp__text_add(t, ", \"%s\": %llu.%u%u%u", name, (unsigned long long)(ms / 1000), part / 100,
+        part / 10 % 10, part % 10);
+}
+
+CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
+    uint32_t i;
+    cdp__text_add(t, "{\"state\": \"%s\"", cdp_agent_state_name(r->state));
+    cdp__agent_json_text(t, "host", r->host);
+    cdp__text_add(t, ", \"restarts\": %u, \"cause\": ", r->restarts);
+    if (r->has_cause)
+        cdp__text_add(t, "%u", r->ends[0].rank);
+    else
+        cdp__text_add(t, "null");
+    cdp__text_add(t, ", \"workers\": [");
+    for (i = 0; i < r->count; ++i) {
+        const cdp_worker_end *const e = &r->ends[i];
+        cdp__text_add(
+            t, "%s\n  {\"rank\": %u, \"local_rank\": %u", i ? "," : "", e->rank, e->local_rank);
+        cdp__agent_json_text(t, "host", r->host);
+        cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
+            (int)e->exit_code, (int)e->signal);
+        cdp__agent_json_ms(t, "time", e->time_us / 1000);
+        cdp__agent_json_ms(t, "seconds", (uint64_t)(e->seconds * 1000));
+        cdp__agent_json_text(t, "error_file", e->error_file);
+        cdp__agent_json_text(t, "message", e->message);
+        cdp__agent_json_text(t, "last_lines", e->last_lines);
+        cdp__text_char(t, '}');
+    }
+    cdp__text_add(t, "]}\n");
+}
+
+CDP_API cdp_status cdp_agent_save(cdp_agent *a, const char *path) {
+    cdp__file_text f;
+    int32_t err;
+    if (!a || !path || !*path) return cdp__missing("cdp_agent_save", a ? "path" : "agent");
+    err = cdp__file_text_open(&f, a->os, path);
+    if (!err) {
+        cdp__agent_json(&f.text, cdp_agent_result(a));
+        err = cdp__file_text_close(&f);
+    }
+    if (!err) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cdp_agent_save: cannot write %s", path);
+}
+
+#endif /* CDP_SRC_LAUNCH_ENDS_H */

@@ -1,0 +1,138 @@
+/* launch/environment.h - the variables of a worker
+
+   Knows: the names that torchrun's workers find. Promises: variables of this process, then those of
+   the desc, then the agent's own, each name once; this process keeps its own as they are. */
+#ifndef CDP_SRC_LAUNCH_ENVIRONMENT_H
+#define CDP_SRC_LAUNCH_ENVIRONMENT_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "launch_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../text/format.h"
+#include "../os/processes.h"
+#include "state.h"
+
+#include <string.h>
+
+typedef struct cdp__agent_env {
+    char **at;
+    uint32_t count;
+    uint64_t used;
+    char room[4 * CDP__AGENT_PATH]; /* the agent's own variables */
+} cdp__agent_env;
+
+#define CDP__AGENT_OWN 24u /* at least as many as cdp__agent_env_own() sets */
+
+CDP__PRIVATE uint32_t cdp__agent_list(const char *const *list) {
+    uint32_t n = 0;
+    while (list && list[n])
+        ++n;
+    return n;
+}
+
+/* Takes a variable out: `name` ends with '=' or a zero. */
+CDP__PRIVATE void cdp__agent_env_drop(cdp__agent_env *e, const char *name) {
+    const size_t length = strcspn(name, "=");
+    uint32_t i;
+    for (i = 0; i < e->count; ++i) {
+        if (strncmp(e->at[i], name, length) != 0 || e->at[i][length] != '=') continue;
+        e->at[i] = e->at[--e->count];
+        return;
+    }
+}
+
+CDP__PRIVATE void cdp__agent_env_put(cdp__agent_env *e, char *variable) {
+    cdp__agent_env_drop(e, variable);
+    e->at[e->count++] = variable;
+}
+
+/* exec takes variables as `char *`, and changes none. */
+CDP__PRIVATE void cdp__agent_env_list(cdp__agent_env *e, const char *const *list) {
+    union {
+        const char *in;
+        char *out;
+    } one;
+    for (; list && *list; ++list) {
+        one.in = *list;
+        cdp__agent_env_put(e, one.out);
+    }
+}
+
+CDP__PRIVATE void cdp__agent_env_text(cdp__agent_env *e, const char *name, const char *value) {
+    char *const at = e->room + e->used;
+    const uint64_t left = sizeof e->room - e->used;
+    const uint64_t length = cdp__format(at, left, "%s=%s", name, value);
+    if (length >= left) return; /* texts are limited at creation, so that all fit */
+    e->used += length + 1;
+    cdp__agent_env_put(e, at);
+}
+
+CDP__PRIVATE void cdp__agent_env_number(cdp__agent_env *e, const char *name, uint32_t value) {
+    char text[16];
+    cdp__format(text, sizeof text, "%u", value);
+    cdp__agent_env_text(e, name, text);
+}
+
+CDP__PRIVATE bool cdp__agent_env_has(const cdp__agent_env *e, const char *name) {
+    const size_t length = strlen(name);
+    uint32_t i;
+    for (i = 0; i < e->count; ++i)
+        if (strncmp(e->at[i], name, length) == 0 && e->at[i][length] == '=') return true;
+    return false;
+}
+
+CDP__PRIVATE void cdp__agent_env_own(
+    const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
+    const cdp_launch_desc *const d = &a->desc;
+    const uint32_t world = d->workers * d->nodes;
+    if (d->workers > 1 && !cdp__agent_env_has(e, "OMP_NUM_THREADS"))
+        cdp__agent_env_number(e, "OMP_NUM_THREADS", 1); /* or n workers use n times the cores */
+    cdp__agent_env_number(e, "RANK", cdp__agent_rank(a, i));
+    cdp__agent_env_number(e, "WORLD_SIZE", world);
+    cdp__agent_env_number(e, "LOCAL_RANK", i);
+    cdp__agent_env_number(e, "LOCAL_WORLD_SIZE", d->workers);
+    cdp__agent_env_number(e, "GROUP_RANK", d->node_rank);
+    cdp__agent_env_number(e, "GROUP_WORLD_SIZE", d->nodes);
+    cdp__agent_env_text(e, "ROLE_NAME", d->role);
+    cdp__agent_env_number(e, "ROLE_RANK", cdp__agent_rank(a, i));
+    cdp__agent_env_number(e, "ROLE_WORLD_SIZE", world);
+    cdp__agent_env_text(e, "MASTER_ADDR", d->master_addr);
+    cdp__agent_env_number(e, "MASTER_PORT", port);
+    cdp__agent_env_number(e, "TORCHELASTIC_RESTART_COUNT", a->attempt);
+    cdp__agent_env_number(e, "TORCHELASTIC_MAX_RESTARTS", d->max_restarts);
+    cdp__agent_env_text(e, "TORCHELASTIC_RUN_ID", d->run_id);
+    cdp__agent_env_text(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
+    cdp__agent_env_text(e, "TORCHELASTIC_ERROR_FILE", a->workers[i].error_file);
+    cdp__agent_env_drop(e, "CDP_JOB_KEY");
+    cdp__agent_env_drop(e, "CDP_TRUST_NETWORK");
+    if (d->trust_network)
+        cdp__agent_env_text(e, "CDP_TRUST_NETWORK", "1");
+    else
+        cdp__agent_env_text(e, "CDP_JOB_KEY", a->key);
+}
+
+/* All variables of worker i. The caller frees e->at. */
+CDP__PRIVATE cdp_status cdp__agent_env_make(
+    const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
+    char **const mine = cdp__process_variables();
+    const char *const *const extra = a->desc.env_of ? a->desc.env_of[i] : NULL;
+    uint32_t n = 0;
+    while (mine && mine[n])
+        ++n;
+    e->count = 0;
+    e->used = 0;
+    n += cdp__agent_list(a->desc.env) + cdp__agent_list(extra) + CDP__AGENT_OWN + 1;
+    e->at = (char **)cdp__alloc(a->os, n * sizeof *e->at);
+    if (!e->at) return cdp__fail(CDP_ERR_NOMEM, "cdp_agent_start: no memory for variables");
+    for (n = 0; mine && mine[n]; ++n)
+        e->at[e->count++] = mine[n];
+    cdp__agent_env_list(e, a->desc.env);
+    cdp__agent_env_list(e, extra);
+    cdp__agent_env_own(a, e, i, port);
+    e->at[e->count] = NULL;
+    return CDP_OK;
+}
+
+#endif /* CDP_SRC_LAUNCH_ENVIRONMENT_H */

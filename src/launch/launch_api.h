@@ -1,0 +1,133 @@
+/* launch/launch_api.h - workers of this machine, and the agent that watches them */
+#ifndef CDP_SRC_LAUNCH_LAUNCH_API_H
+#define CDP_SRC_LAUNCH_LAUNCH_API_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+
+/* Where the workers of an agent stand, together. */
+typedef enum cdp_agent_state {
+    CDP_AGENT_INIT,      /* nothing runs yet */
+    CDP_AGENT_HEALTHY,   /* no worker has failed, and some run */
+    CDP_AGENT_UNHEALTHY, /* one has failed: the others are being ended, all may start again */
+    CDP_AGENT_STOPPED,   /* they have ended because cdp_agent_stop() or a time limit asked for it */
+    CDP_AGENT_SUCCEEDED, /* all have ended with exit code 0 */
+    CDP_AGENT_FAILED,    /* they have ended after a failure, and no restart is left */
+    CDP_AGENT_UNKNOWN    /* something else in this process has waited for a worker */
+} cdp_agent_state;
+
+/* Bits of redirects and tee. */
+#define CDP_AGENT_STDOUT 1u
+#define CDP_AGENT_STDERR 2u
+
+/* What to start. All that it points to must stay until cdp_agent_destroy(). 0 and NULL mean the
+   default. */
+typedef struct cdp_launch_desc {
+    /* the program and its arguments, then NULL: found in PATH as a shell does. Or NULL, and
+       `func`: each worker is a copy of this process, by fork(), that calls it; what it returns,
+       0 to 255, is the exit code. Start functions before this process has other threads. */
+    const char *const *command;
+    int (*func)(void *user);
+    void *user;
+    /* for worker i of this machine: commands[i] in place of `command`; NULL: all have `command` */
+    const char *const *const *commands;
+    /* lists of NAME=VALUE, each ended by NULL: for all workers; env_of[i] for worker i, or NULL.
+       The variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ...) are set after
+       these and win. */
+    const char *const *env;
+    const char *const *const *env_of;
+    /* workers of this machine: required, 1 to 4096 */
+    uint32_t workers;
+    /* machines with as many workers each (default: 1), and which of them this is. Each has an
+       agent of its own; they do not talk to each other, as the launchers of cdprun do. */
+    uint32_t nodes, node_rank;
+    const char *role;   /* ROLE_NAME (default: "default") */
+    const char *run_id; /* name of the job (default: "none") */
+    /* how often all workers start again after a failure */
+    uint32_t max_restarts;
+    /* how often workers are looked at, in ms (default: 100) */
+    uint32_t poll_ms;
+    /* after a failure the others have this long to end by themselves, in ms (default: 5000);
+       CDP_NO_TIMEOUT: for ever */
+    uint32_t grace_ms;
+    /* after SIGTERM, before SIGKILL, in ms (default: 5000) */
+    uint32_t kill_ms;
+    /* how long the job may take, restarts included, in ms (default: no limit) */
+    uint32_t timeout_ms;
+    /* where rank 0 will listen (default: 127.0.0.1, and a free port for each start). Several
+       machines need both. */
+    const char *master_addr;
+    uint16_t master_port;
+    /* CDP_JOB_KEY of the workers (default: that of this process; one machine: random bytes).
+       trust_network: none. */
+    const char *job_key;
+    bool trust_network;
+    /* a folder for error files and logs: log_dir/attempt_A/I/stdout.log, stderr.log, error.json for
+       worker I. NULL: there are no logs, and error files lie in the folder for temporary files. */
+    const char *log_dir;
+    /* CDP_AGENT_STDOUT | CDP_AGENT_STDERR: what goes to the logs only; what goes there and to the
+       console. The rest goes to stdout and stderr of this process. */
+    uint32_t redirects, tee;
+    /* without "[RANK] " before each line */
+    bool no_prefix;
+    /* the result is written to this file when the workers have ended for good */
+    const char *result_file;
+} cdp_launch_desc;
+
+typedef struct cdp_agent cdp_agent;
+
+/* How a worker ended. */
+typedef struct cdp_worker_end {
+    uint32_t rank, local_rank;
+    int32_t pid;          /* 0: it never ran */
+    int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
+    int32_t signal;       /* 0: by an exit code */
+    bool ended, by_agent; /* by_agent: by a signal that the agent had sent */
+    uint64_t time_us;     /* when, since 1970; 0: it has not ended */
+    double seconds;       /* how long it ran */
+    /* never NULL. error_file: what cdp_error_record_from_env() writes; message: what it wrote
+       there; last_lines: the last 4 KiB of stderr, or of stdout if there are none */
+    const char *error_file, *message, *last_lines;
+} cdp_worker_end;
+
+typedef struct cdp_launch_result {
+    cdp_agent_state state;
+    uint32_t restarts; /* that were used */
+    const char *host;
+    /* whether ends[0] is the first failure; the other workers follow by rank */
+    bool has_cause;
+    uint32_t count;
+    const cdp_worker_end *ends; /* of the last start */
+} cdp_launch_result;
+
+/* Starts the workers. An agent belongs to one thread at a time, and on Linux its workers die with
+   the thread that started them. Errors: INVALID (a member is missing or out of range, or a command
+   cannot be run: the sentence names it); IO (no pipe, log or process); UNSUPPORTED (this system
+   has no fork(): see cdp_spawn_desc.threads); NOMEM. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, cdp_agent **out);
+/* Carries output, looks at the workers, starts them again: returns when the state has changed, and
+   after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a
+   worker whose output nobody carries stands still. Errors: INVALID (no agent); IO, NOMEM, INVALID
+   as cdp_agent_start() (a restart failed; the state is then FAILED). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_step(cdp_agent *agent, uint32_t wait_ms);
+/* Steps until the workers have ended for good. CDP_OK: SUCCEEDED. Errors: REMOTE (FAILED: the
+   sentence names rank, end and message of the first failure); ABORTED (STOPPED); TIMEOUT (they
+   still run after timeout_ms, 0 or CDP_NO_TIMEOUT: no limit; call it again, or stop them); STATE
+   (UNKNOWN); else as cdp_agent_step(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_wait(cdp_agent *agent, uint32_t timeout_ms);
+/* Asks the workers to end: SIGTERM, and SIGKILL after kill_ms, both in later steps. There is no
+   restart then. NULL and agents whose workers have ended are allowed. */
+CDP_API void cdp_agent_stop(cdp_agent *agent);
+CDP_API cdp_agent_state cdp_agent_state_of(const cdp_agent *agent);
+CDP_API const char *cdp_agent_state_name(cdp_agent_state state);
+/* What is known now. Valid until the next call with this agent. NULL without an agent. */
+CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *agent);
+/* Writes the result to a file, as JSON: {"state", "host", "restarts", "cause" (a rank or null),
+   "workers": [{"rank", "local_rank", "host", "pid", "exit_code", "signal", "time", "seconds",
+   "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no path),
+   IO. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *path);
+/* Kills what still runs, and frees. NULL is allowed. */
+CDP_API void cdp_agent_destroy(cdp_agent *agent);
+
+#endif /* CDP_SRC_LAUNCH_LAUNCH_API_H */

@@ -1,0 +1,95 @@
+/* launch/state.h - what an agent knows of its workers
+
+   Knows: desc, workers, phases. Promises: one struct for each worker, whose memory is the agent's;
+   the path of every file of a worker is made here. */
+#ifndef CDP_SRC_LAUNCH_STATE_H
+#define CDP_SRC_LAUNCH_STATE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "launch_api.h"
+#include "../base/compiler.h"
+#include "../base/basics.h"
+#include "../base/text.h"
+#include "../text/format.h"
+#include "../os/processes.h"
+
+#define CDP__AGENT_WORKERS 4096u    /* of one machine: a typing error is no fork bomb */
+#define CDP__AGENT_LINE 16384u      /* longest line that is written whole */
+#define CDP__AGENT_TAIL 4096u       /* last output of a worker */
+#define CDP__AGENT_PATH 1024u       /* bytes of a path of a log */
+#define CDP__AGENT_MESSAGE 512u     /* what is kept of an error file */
+#define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
+#define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
+#define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
+
+/* One stream of a worker: stdout or stderr. */
+typedef struct cdp__agent_stream {
+    int32_t fd;  /* what the worker writes; -1: it has ended, or goes to its file alone */
+    int32_t log; /* gets every byte of `fd`; -1: none */
+    bool cut;    /* what comes next continues a line that was too long */
+    bool filed;  /* its last lines are in the log */
+    uint32_t length;
+    uint64_t total; /* bytes put into tail so far */
+    char tail[CDP__AGENT_TAIL];
+    char line[CDP__AGENT_LINE]; /* text whose end has not come yet */
+} cdp__agent_stream;
+
+typedef struct cdp__agent_worker {
+    int32_t pid; /* 0: not started */
+    bool ended, lost, by_us;
+    cdp__process_end end;
+    uint64_t begun_ns, end_ns, end_us;
+    cdp__agent_stream out[2]; /* stdout, stderr */
+    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__AGENT_TAIL + 1];
+} cdp__agent_worker;
+
+typedef enum cdp__agent_phase {
+    CDP__AGENT_RUN,
+    CDP__AGENT_GRACE, /* something has ended the attempt; workers may end by themselves */
+    CDP__AGENT_TERM,  /* they have got SIGTERM */
+    CDP__AGENT_KILL,  /* and SIGKILL */
+    CDP__AGENT_OVER
+} cdp__agent_phase;
+
+struct cdp_agent {
+    const cdp_os *os;
+    cdp_launch_desc desc; /* with defaults */
+    cdp_agent_state state;
+    cdp__agent_phase phase;
+    uint64_t deadline_ns; /* of the phase */
+    uint64_t timeout_ns, begun_ns;
+    uint32_t attempt;
+    int64_t first;       /* the worker whose failure ended the attempt; -1: none */
+    uint64_t sent;       /* signals that the agent has sent, as bits */
+    bool stopping, late; /* late: timeout_ms is over */
+    char key[260], host[256], folder[CDP__AGENT_PATH];
+    cdp__agent_worker *workers;
+    cdp_worker_end *ends;
+    cdp_launch_result result;
+    int32_t *watched; /* descriptors to wait for */
+};
+
+CDP__PRIVATE uint64_t cdp__agent_now(const cdp_agent *a) {
+    return a->os->now_ns(a->os->user);
+}
+
+CDP__PRIVATE uint32_t cdp__agent_rank(const cdp_agent *a, uint32_t i) {
+    return a->desc.node_rank * a->desc.workers + i;
+}
+
+/* The file `name` of a worker in this attempt: in a folder of its own below log_dir, or beside the
+   others among temporary files. Returns false if it does not fit. */
+CDP__PRIVATE bool cdp__agent_path(
+    const cdp_agent *a, uint32_t i, const char *name, char out[CDP__AGENT_PATH]) {
+    const char *const form = a->desc.log_dir ? "%s/attempt_%u/%u/%s" : "%s.%u.%u.%s";
+    return cdp__format(out, CDP__AGENT_PATH, form, a->folder, a->attempt, i, name)
+        < CDP__AGENT_PATH;
+}
+
+CDP__PRIVATE cdp_status cdp__agent_io(const char *what, const char *which, int32_t err) {
+    return cdp__fail_peer(
+        CDP_ERR_IO, -1, err < 0 ? -err : err, "cdp_agent_start: %s%s", what, which);
+}
+
+#endif /* CDP_SRC_LAUNCH_STATE_H */

@@ -1,0 +1,379 @@
+/* test_launch.c - cdp_launch.h: workers that are programs and functions, and one function on n
+   ranks */
+#include "cdp_launch.h"
+#include "test.h"
+
+#ifndef _WIN32
+#include <fcntl.h>
+#include <sys/wait.h>
+#endif
+
+static void is_text(const char *want, const char *got) {
+    if (strcmp(want, got) != 0) printf("wanted: %s\n   got: %s\n", want, got);
+    T(strcmp(want, got) == 0);
+}
+
+#ifndef _WIN32
+static char place[64];
+
+/* A folder of this case, empty. */
+static const char *folder(void) {
+    snprintf(place, sizeof place, "/tmp/cdp_launch_XXXXXX");
+    T(mkdtemp(place) != NULL);
+    return place;
+}
+
+static void folder_remove(void) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", place);
+    T_EQ(0, system(command));
+}
+
+static const char *path_of(const char *name) {
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", place, name);
+    return path;
+}
+
+static const char *text_of(const char *name) {
+    static char text[16384];
+    FILE *f = fopen(path_of(name), "r");
+    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    return text;
+}
+
+/* n workers run a line of shell, and their output goes to files alone. */
+static cdp_launch_desc shell(const char *const words[4], uint32_t n) {
+    cdp_launch_desc d = {.command = words,
+        .workers = n,
+        .log_dir = folder(),
+        .poll_ms = 10,
+        .redirects = CDP_AGENT_STDOUT | CDP_AGENT_STDERR};
+    return d;
+}
+#define SHELL(line) ((const char *const[]){"sh", "-c", (line), NULL})
+
+TEST(workers_find_the_variables_of_torchrun) {
+    const char *const env[] = {"COLOUR=red", "RANK=9", NULL},
+                      *const second[] = {"COLOUR=blue", NULL};
+    const char *const *const env_of[] = {NULL, second};
+    cdp_launch_desc d =
+        shell(SHELL("echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $ROLE_NAME "
+                    "$MASTER_ADDR ${#CDP_JOB_KEY} $COLOUR $TORCHELASTIC_RUN_ID"),
+            2);
+    cdp_agent *a;
+    d.env = env;
+    d.env_of = env_of;
+    d.role = "trainer";
+    d.nodes = 3;
+    d.node_rank = 2;
+    d.master_addr = "10.1.2.3";
+    d.master_port = 4711;
+    d.job_key = "0123456789abcdef";
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    T_EQ(CDP_AGENT_SUCCEEDED, cdp_agent_state_of(a));
+    is_text("4 6 0 2 2 trainer 10.1.2.3 16 red none\n", text_of("attempt_0/0/stdout.log"));
+    is_text("5 6 1 2 2 trainer 10.1.2.3 16 blue none\n", text_of("attempt_0/1/stdout.log"));
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+/* By crash before exit code, with message, last lines and the file of JSON. */
+TEST(the_first_failure_is_named) {
+    cdp_launch_desc d =
+        shell(SHELL("echo line $RANK; if [ $RANK = 2 ]; then echo '{\"message\": \"no bread\"}' > "
+                    "$TORCHELASTIC_ERROR_FILE; echo oh >&2; exit 7; fi; sleep 60"),
+            3);
+    const cdp_launch_result *r;
+    cdp_agent *a;
+    char file[128];
+    snprintf(file, sizeof file, "%s", path_of("result.json"));
+    d.result_file = file;
+    d.grace_ms = 50;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_AGENT_HEALTHY, cdp_agent_state_of(a));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T(strstr(cdp_last_error()->text, "rank 2 failed first on ") != NULL);
+    T(strstr(cdp_last_error()->text, "exit code 7: no bread") != NULL);
+    r = cdp_agent_result(a);
+    T_EQ(CDP_AGENT_FAILED, r->state);
+    T(r->has_cause && r->count == 3);
+    T_EQ(2, r->ends[0].rank);
+    T_EQ(7, r->ends[0].exit_code);
+    is_text("no bread", r->ends[0].message);
+    is_text("oh\n", r->ends[0].last_lines);
+    T_EQ(0, r->ends[1].rank);
+    T_EQ(15, r->ends[1].signal);
+    T(r->ends[1].by_agent && r->ends[1].ended && r->ends[1].time_us > 0);
+    is_text("line 0\n", r->ends[1].last_lines);
+    T(strncmp(text_of("result.json"), "{\"state\": \"FAILED\", \"host\": \"", 29) == 0);
+    T(strstr(
+          text_of("result.json"), "\"restarts\": 0, \"cause\": 2, \"workers\": [\n  {\"rank\": 2, ")
+        != NULL);
+    T(strstr(text_of("result.json"), "\"message\": \"no bread\", \"last_lines\": \"oh\\u000a\"}")
+        != NULL);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+TEST(a_crash_counts_before_an_exit_code) {
+    cdp_launch_desc d = shell(SHELL("if [ $RANK = 1 ]; then kill -KILL $$; fi; exit 3"), 2);
+    cdp_agent *a;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    usleep(100000); /* both have ended before the first look */
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T_EQ(1, cdp_agent_result(a)->ends[0].rank);
+    T_EQ(9, cdp_agent_result(a)->ends[0].signal);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+TEST(all_workers_start_again) {
+    cdp_launch_desc d = shell(SHELL("echo $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; [ "
+                                    "$TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5"),
+        2);
+    uint32_t unhealthy = 0, steps = 0;
+    cdp_agent *a;
+    d.max_restarts = 2;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    while (cdp_agent_state_of(a) < CDP_AGENT_STOPPED && ++steps < 3000) {
+        T_EQ(CDP_OK, cdp_agent_step(a, 10));
+        unhealthy += cdp_agent_state_of(a) == CDP_AGENT_UNHEALTHY;
+    }
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    T_EQ(CDP_AGENT_SUCCEEDED, cdp_agent_state_of(a));
+    T_EQ(2, cdp_agent_result(a)->restarts);
+    T(!cdp_agent_result(a)->has_cause);
+    T(strncmp("2 ", text_of("attempt_2/1/stdout.log"), 2) == 0);
+    (void)unhealthy; /* a failure that ends all at once is over in one look */
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+TEST(workers_are_asked_to_end_and_killed) {
+    cdp_launch_desc d = shell(SHELL("trap '' TERM; echo up; while :; do sleep 0.05; done"), 2);
+    const cdp_launch_result *r;
+    cdp_agent *a;
+    uint32_t n = 0;
+    d.kill_ms = 100;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    while (
+        n < 2000 && (!*text_of("attempt_0/0/stdout.log") || !*text_of("attempt_0/1/stdout.log"))) {
+        T_EQ(CDP_OK, cdp_agent_step(a, 10));
+        ++n;
+    }
+    T_EQ(CDP_ERR_TIMEOUT, cdp_agent_wait(a, 1));
+    cdp_agent_stop(a);
+    T_EQ(CDP_ERR_ABORTED, cdp_agent_wait(a, 0));
+    r = cdp_agent_result(a);
+    T_EQ(CDP_AGENT_STOPPED, r->state);
+    T(!r->has_cause && r->ends[0].signal == 9 && r->ends[0].by_agent);
+    T_EQ(-1, kill(r->ends[1].pid, 0));
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+TEST(a_time_limit_ends_the_job) {
+    cdp_launch_desc d = shell(SHELL("sleep 60"), 1);
+    cdp_agent *a;
+    d.timeout_ms = 50;
+    d.max_restarts = 3;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_ABORTED, cdp_agent_wait(a, 0));
+    T(strstr(cdp_last_error()->text, "timeout_ms") != NULL);
+    T_EQ(0, cdp_agent_result(a)->restarts);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+/* What a worker started, in its process group, goes with it; and with the agent. */
+TEST(nothing_of_a_group_is_left) {
+    cdp_launch_desc d = shell(SHELL("sleep 77 & echo $!; [ $RANK = 0 ] || wait"), 2);
+    int child[2] = {0, 0};
+    cdp_agent *a;
+    uint32_t n = 0, i;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    for (; n < 2000 && (!child[0] || !child[1]); ++n) {
+        T_EQ(CDP_OK, cdp_agent_step(a, 10));
+        child[0] = atoi(text_of("attempt_0/0/stdout.log"));
+        child[1] = atoi(text_of("attempt_0/1/stdout.log"));
+    }
+    cdp_agent_destroy(a);
+    for (i = 0; i < 2; ++i) { /* dead, or dead and not yet waited for by its new parent */
+        char state = 'R', path[64];
+        for (n = 0; n < 500 && state != 'Z' && kill(child[i], 0) == 0; ++n) {
+            FILE *f;
+            snprintf(path, sizeof path, "/proc/%d/stat", child[i]);
+            f = fopen(path, "r");
+            if (!f || fscanf(f, "%*d %*s %c", &state) != 1) state = 'Z';
+            if (f) fclose(f);
+            usleep(10000);
+        }
+        T(n < 500);
+    }
+    folder_remove();
+}
+
+/* Pipes: whole lines behind ranks, and what is kept of them. */
+TEST(output_is_carried_and_teed) {
+    cdp_launch_desc d =
+        shell(SHELL("printf 'one\\ntwo'; head -c 9000 /dev/zero | tr '\\0' x; echo; echo end"), 1);
+    const char *last;
+    cdp_agent *a;
+    int saved = dup(1), file;
+    fflush(stdout);
+    file = open(path_of("console"), O_CREAT | O_WRONLY, 0600);
+    T(file >= 0 && dup2(file, 1) == 1);
+    d.redirects = 0;
+    d.tee = CDP_AGENT_STDOUT;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    fflush(stdout);
+    dup2(saved, 1);
+    close(saved);
+    close(file);
+    T(strncmp("[0] one\n[0] twoxxx", text_of("console"), 18) == 0);
+    T(strstr(text_of("console"), "x\n[0] end\n") != NULL);
+    T(strncmp("one\ntwoxxx", text_of("attempt_0/0/stdout.log"), 10) == 0);
+    last = cdp_agent_result(a)->ends[0].last_lines;
+    is_text("end\n", last);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+static int exits_with_its_rank(void *user) {
+    *(int *)user += 1; /* in a copy: this process does not see it */
+    return getenv("RANK")[0] - '0';
+}
+
+TEST(workers_may_be_functions) {
+    int calls = 0;
+    cdp_launch_desc d = {.func = exits_with_its_rank, .user = &calls, .workers = 2, .poll_ms = 10};
+    cdp_agent *a;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T_EQ(1, cdp_agent_result(a)->ends[0].exit_code);
+    T_EQ(0, cdp_agent_result(a)->ends[1].exit_code);
+    T_EQ(0, calls);
+    cdp_agent_destroy(a);
+}
+
+TEST(mistakes_are_named) {
+    const char *const words[] = {"/no/such/program", NULL}, *const bad[] = {"COLOUR", NULL};
+    static const struct {
+        const char *says;
+        cdp_launch_desc d;
+    } rows[] = {
+        {"desc.workers is 0; 1 to 4096", {.func = exits_with_its_rank}},
+        {"desc.workers is 4097", {.func = exits_with_its_rank, .workers = 4097}},
+        {"desc.command or desc.func is needed", {.workers = 1}},
+        {"desc.node_rank is 2; it must be below desc.nodes, 2",
+            {.func = exits_with_its_rank, .workers = 1, .nodes = 2, .node_rank = 2}},
+        {"desc.node_rank 1 needs desc.nodes",
+            {.func = exits_with_its_rank, .workers = 1, .node_rank = 1}},
+        {"2 machines need desc.master_addr",
+            {.func = exits_with_its_rank, .workers = 1, .nodes = 2}},
+        {"desc.redirects is 4", {.func = exits_with_its_rank, .workers = 1, .redirects = 4}},
+        {"desc.tee needs desc.log_dir", {.func = exits_with_its_rank, .workers = 1, .tee = 1}},
+    };
+    cdp_launch_desc d = {.command = words, .workers = 2};
+    cdp_agent *a = (cdp_agent *)place;
+    size_t i;
+    for (i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        T_EQ(CDP_ERR_INVALID, cdp_agent_start(&rows[i].d, &a));
+        T(strstr(cdp_last_error()->text, rows[i].says) != NULL);
+        T(a == NULL);
+    }
+    T_EQ(CDP_ERR_INVALID, cdp_agent_start(&d, &a));
+    T(strstr(cdp_last_error()->text, "cannot run '/no/such/program': No such file") != NULL);
+    d.env = bad;
+    T_EQ(CDP_ERR_INVALID, cdp_agent_start(&d, &a));
+    T(strstr(cdp_last_error()->text, "desc.env has 'COLOUR'; it must be NAME=VALUE") != NULL);
+    T_EQ(CDP_ERR_INVALID, cdp_agent_start(NULL, &a));
+    T_EQ(CDP_ERR_INVALID, cdp_agent_start(&d, NULL));
+    T_EQ(CDP_ERR_INVALID, cdp_agent_step(NULL, 0));
+    T_EQ(CDP_ERR_INVALID, cdp_agent_wait(NULL, 0));
+    T_EQ(CDP_ERR_INVALID, cdp_agent_save(NULL, "x"));
+    T(cdp_agent_result(NULL) == NULL);
+    T_EQ(CDP_AGENT_INIT, cdp_agent_state_of(NULL));
+    is_text("UNKNOWN", cdp_agent_state_name(CDP_AGENT_UNKNOWN));
+    cdp_agent_stop(NULL);
+    cdp_agent_destroy(NULL);
+}
+
+TEST(another_waitpid_is_noticed) {
+    cdp_launch_desc d = {.func = exits_with_its_rank, .user = place, .workers = 1, .poll_ms = 10};
+    cdp_agent *a;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(cdp_agent_result(a)->ends[0].pid, waitpid(-1, NULL, 0));
+    T_EQ(CDP_ERR_STATE, cdp_agent_wait(a, 0));
+    T_EQ(CDP_AGENT_UNKNOWN, cdp_agent_state_of(a));
+    cdp_agent_destroy(a);
+}
+#endif
+
+static cdp_status adds(void *user, cdp_group *world) {
+    float x = (float)cdp_rank(world) + 1;
+    const cdp_status st = cdp_allreduce(world, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM);
+    if (st != CDP_OK) return st;
+    return x == 10 && cdp_size(world) == 4 && user == NULL ? CDP_OK : CDP_ERR_INTERNAL;
+}
+
+/* Rank 2 fails, and the others wait for it in a barrier. */
+static cdp_status one_fails(void *user, cdp_group *world) {
+    (void)user;
+    if (cdp_rank(world) == 2) return cdp_error_set(CDP_ERR_BUSY, -1, 0, "out of bread");
+    return cdp_barrier(world);
+}
+
+static cdp_status rank_0_waits(void *user, cdp_group *world) {
+    (void)user;
+    return cdp_rank(world) == 0 ? cdp_barrier(world) : CDP_OK;
+}
+
+static void spawned(const cdp_spawn_desc *d, cdp_status fails) {
+    T_EQ(CDP_OK, cdp_spawn(adds, NULL, 4, d));
+    T_EQ(fails, cdp_spawn(one_fails, NULL, 4, d));
+    T(strstr(cdp_last_error()->text, "rank 2 failed first") != NULL);
+    T(strstr(cdp_last_error()->text, "out of bread") != NULL);
+    T_EQ(CDP_ERR_INVALID, cdp_spawn(NULL, NULL, 4, d));
+    T_EQ(CDP_ERR_INVALID, cdp_spawn(adds, NULL, 0, d));
+    T(strstr(cdp_last_error()->text, "n is 0; 1 to 4096") != NULL);
+}
+
+#ifndef _WIN32
+TEST(spawn_of_processes) {
+    spawned(NULL, CDP_ERR_REMOTE);
+}
+#endif
+
+TEST(spawn_of_threads) {
+    const cdp_spawn_desc d = {.threads = true}, soon = {.threads = true, .timeout_ms = 50};
+    spawned(&d, CDP_ERR_BUSY);
+    T(cdp_spawn(rank_0_waits, NULL, 2, &soon) != CDP_OK);
+    T(strstr(cdp_last_error()->text, "rank 0 failed first") != NULL);
+}
+
+int main(int argc, char **argv) {
+    static const test_case cases[] = {
+#ifndef _WIN32
+        {"workers_find_the_variables_of_torchrun", workers_find_the_variables_of_torchrun, 20},
+        {"the_first_failure_is_named", the_first_failure_is_named, 20},
+        {"a_crash_counts_before_an_exit_code", a_crash_counts_before_an_exit_code, 20},
+        {"all_workers_start_again", all_workers_start_again, 20},
+        {"workers_are_asked_to_end_and_killed", workers_are_asked_to_end_and_killed, 20},
+        {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
+        {"nothing_of_a_group_is_left", nothing_of_a_group_is_left, 20},
+        {"output_is_carried_and_teed", output_is_carried_and_teed, 20},
+        {"workers_may_be_functions", workers_may_be_functions, 20},
+        {"mistakes_are_named", mistakes_are_named, 20},
+        {"another_waitpid_is_noticed", another_waitpid_is_noticed, 20},
+        {"spawn_of_processes", spawn_of_processes, 30},
+#endif
+        {"spawn_of_threads", spawn_of_threads, 30},
+    };
+    return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
+}
