@@ -4168,6 +4168,16 @@ CDP__PRIVATE void cdp__text_tenths(cdp__text *t, double v) {
         t, "%llu.%llu", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10));
 }
 
+/* Milliseconds as seconds, with one decimal and as many more as they need: "0.15". */
+CDP__PRIVATE CDP__COLD const char *cdp__seconds(char out[24], uint64_t ms) {
+    const uint32_t part = (uint32_t)(ms % 1000);
+    cdp__text t = cdp__text_of(out, 24);
+    cdp__text_add(&t, "%llu.%u", (unsigned long long)(ms / 1000), part / 100);
+    if (part % 100) cdp__text_add(&t, "%u", part / 10 % 10);
+    if (part % 10) cdp__text_add(&t, "%u", part % 10);
+    return out;
+}
+
 /* Writes blanks up to column `column` of a line that began at `line`. */
 CDP__PRIVATE void cdp__text_pad(cdp__text *t, uint64_t line, uint64_t column) {
     while (t->used - line < column)

@@ -5832,7 +5832,8 @@ CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
 CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
     const cdp__client_target *w = &c->target;
     const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns,
-                   tenths = tried_ns / (100 * CDP__MS);
+                   hundredths = tried_ns / (10 * CDP__MS);
+    char seconds[24];
     /* a young attempt says less than the error of the previous one */
     const bool hangs = 4 * (now - w->attempt_ns) > tried_ns;
     const char *hint = "does rank 0 run, and is this its address and port?";
@@ -5852,8 +5853,8 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
             : "the name was not resolved in that time: use an address instead";
     }
     return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err,
-        "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
-        (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
+        "no store answered at %s within %s s and %u attempts (%s)", c->name,
+        cdp__seconds(seconds, hundredths * 10), w->attempts, hint);
 }
 
 /* Begins to connect; the loop continues. */
@@ -6590,13 +6591,13 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
     cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
     cdp__key_text t;
     cdp_bytes none;
+    char seconds[24];
     none.data = NULL;
     none.bytes = 0;
     cdp__key_print(&t, rq->key_count ? rq->keys[0] : none);
-    return cdp__fail(CDP_ERR_TIMEOUT,
-        "%s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", cdp__store_op_name(rq->op),
-        t.at, rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
-        cdp__store_timeout_reason(s, rq), cdp__store_name(s));
+    return cdp__fail(CDP_ERR_TIMEOUT, "%s of \"%s\"%s timed out after %s s: %s (the store at %s)",
+        cdp__store_op_name(rq->op), t.at, rq->key_count > 1 ? " and others" : "",
+        cdp__seconds(seconds, timeout_ms), cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
 /* Starts a request. The caller has filled in all members except the results. */

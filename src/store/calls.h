@@ -86,13 +86,13 @@ CDP__PRIVATE cdp_status cdp__store_timed_out(
     cdp_store *s, const cdp_store_request *rq, uint32_t timeout_ms) {
     cdp__key_text t;
     cdp_bytes none;
+    char seconds[24];
     none.data = NULL;
     none.bytes = 0;
     cdp__key_print(&t, rq->key_count ? rq->keys[0] : none);
-    return cdp__fail(CDP_ERR_TIMEOUT,
-        "%s of \"%s\"%s timed out after %u.%u s: %s (the store at %s)", cdp__store_op_name(rq->op),
-        t.at, rq->key_count > 1 ? " and others" : "", timeout_ms / 1000, timeout_ms / 100 % 10,
-        cdp__store_timeout_reason(s, rq), cdp__store_name(s));
+    return cdp__fail(CDP_ERR_TIMEOUT, "%s of \"%s\"%s timed out after %s s: %s (the store at %s)",
+        cdp__store_op_name(rq->op), t.at, rq->key_count > 1 ? " and others" : "",
+        cdp__seconds(seconds, timeout_ms), cdp__store_timeout_reason(s, rq), cdp__store_name(s));
 }
 
 /* Starts a request. The caller has filled in all members except the results. */

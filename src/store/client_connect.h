@@ -339,7 +339,8 @@ CDP__PRIVATE void cdp__client_timer(cdp__timer *t) {
 CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
     const cdp__client_target *w = &c->target;
     const uint64_t now = c->os->now_ns(c->os->user), tried_ns = now - w->started_ns,
-                   tenths = tried_ns / (100 * CDP__MS);
+                   hundredths = tried_ns / (10 * CDP__MS);
+    char seconds[24];
     /* a young attempt says less than the error of the previous one */
     const bool hangs = 4 * (now - w->attempt_ns) > tried_ns;
     const char *hint = "does rank 0 run, and is this its address and port?";
@@ -359,8 +360,8 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
             : "the name was not resolved in that time: use an address instead";
     }
     return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err,
-        "no store answered at %s within %llu.%u s and %u attempts (%s)", c->name,
-        (unsigned long long)(tenths / 10), (uint32_t)(tenths % 10), w->attempts, hint);
+        "no store answered at %s within %s s and %u attempts (%s)", c->name,
+        cdp__seconds(seconds, hundredths * 10), w->attempts, hint);
 }
 
 /* Begins to connect; the loop continues. */

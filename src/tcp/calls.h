@@ -361,24 +361,24 @@ CDP__PRIVATE cdp_status cdp__flag_read(const char *name, bool *flag) {
     return st;
 }
 
-CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
+/* What is in the desc already wins: the caller has given it. */
+CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool has_size) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
     const cdp__vars own = {cdp__getenv, NULL};
     cdp_status st;
-    if (!d) return cdp__missing("cdp_tcp_desc_from_env", "desc");
     st = cdp_launch_read(NULL, NULL, &l);
-    if (st == CDP_OK && !l.launcher[0] && !d->alone_ok)
+    if (st == CDP_OK && !l.launcher[0] && !d->alone_ok && !(has_rank && has_size))
         st = cdp__fail(CDP_ERR_INVALID,
             "the environment variable RANK is not set; start the program with `cdprun -n 4 "
             "PROGRAM`, torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
             "MASTER_PORT (to run alone: alone_ok in the desc, or RANK=0 WORLD_SIZE=1)");
     if (st != CDP_OK) return st;
     if (!l.launcher[0]) l.world_size = 1;
-    d->group.rank = l.rank;
-    d->group.world_size = l.world_size;
-    if (l.master_port) d->master_port = l.master_port;
-    if (l.master_addr[0]) d->master_addr = l.master_addr;
+    if (!has_rank) d->group.rank = l.rank;
+    if (!has_size) d->group.world_size = l.world_size;
+    if (!d->master_port) d->master_port = l.master_port;
+    if (l.master_addr[0] && !d->master_addr) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
@@ -393,7 +393,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
         || d->exchange)
         return CDP_OK;
-    if (strcmp(l.launcher, "torchrun") == 0)
+    if (!l.launcher[0] || strcmp(l.launcher, "torchrun") == 0)
         return cdp__fail(CDP_ERR_INVALID,
             "the environment variable MASTER_PORT is not set; set it to a port that is free on "
             "rank 0's machine, and MASTER_ADDR to that machine");
@@ -411,21 +411,31 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     return CDP_OK;
 }
 
+CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
+    bool given;
+    if (!d) return cdp__missing("cdp_tcp_desc_from_env", "desc");
+    given = d->group.world_size > 0;
+    return cdp__desc_from_env(d, given, given);
+}
+
 CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp__url u;
+    bool given;
     cdp_status st;
     if (!url) return cdp__missing("cdp_tcp_desc_from_url", "url");
     if (!d) return cdp__missing("cdp_tcp_desc_from_url", "desc");
     st = cdp__url_parse(url, &u);
-    if (st == CDP_OK && u.kind == CDP__URL_ENV) st = cdp_tcp_desc_from_env(d);
     if (st != CDP_OK) return st;
+    given = d->group.world_size > 0;
+    if (u.has_rank) d->group.rank = u.rank;
+    if (u.has_size) d->group.world_size = u.world_size;
+    if (u.kind == CDP__URL_ENV)
+        return cdp__desc_from_env(d, u.has_rank || given, u.has_size || given);
     if (u.kind == CDP__URL_TCP) {
         d->master_addr = u.host;
         d->master_port = u.port;
     }
     if (u.kind == CDP__URL_FILE) d->file = u.host;
-    if (u.has_rank) d->group.rank = u.rank;
-    if (u.has_size) d->group.world_size = u.world_size;
     return CDP_OK;
 }
 

@@ -80,6 +80,37 @@ TEST(without_a_launcher_a_process_may_be_alone) {
     environment(NULL, NULL, NULL, NULL);
 }
 
+/* Where rank 0 is comes from the environment, who this rank is from the caller; and what the caller
+   gives counts before what the environment says. */
+TEST(arguments_win_over_the_environment) {
+    cdp_tcp_desc d;
+    environment(NULL, NULL, "here", "4711");
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=1&world_size=2", &d));
+    T(d.group.rank == 1 && d.group.world_size == 2 && d.master_port == 4711
+        && strcmp(d.master_addr, "here") == 0);
+    memset(&d, 0, sizeof d);
+    d.group.rank = 2;
+    d.group.world_size = 3;
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(d.group.rank == 2 && d.group.world_size == 3 && d.master_port == 4711);
+    memset(&d, 0, sizeof d);
+    REFUSED(CDP_ERR_INVALID, "RANK is not set", cdp_tcp_desc_from_url("env://?rank=1", &d));
+    environment("7", "8", "here", "4711");
+    memset(&d, 0, sizeof d);
+    d.group.rank = 1;
+    d.group.world_size = 2;
+    d.master_addr = "there";
+    d.master_port = 99;
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T(d.group.rank == 1 && d.group.world_size == 2 && d.master_port == 99
+        && strcmp(d.master_addr, "there") == 0);
+    environment(NULL, NULL, NULL, NULL);
+    memset(&d, 0, sizeof d);
+    REFUSED(CDP_ERR_INVALID, "MASTER_PORT is not set",
+        cdp_tcp_desc_from_url("env://?rank=1&world_size=2", &d));
+}
+
 TEST(environment_is_read) {
     cdp_tcp_desc d;
     cdp_group *g;
@@ -328,8 +359,9 @@ TEST(urls_are_read) {
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://", &d));
     T(d.group.rank == 1 && d.group.world_size == 3 && d.master_port == 4
         && strcmp(d.master_addr, "here") == 0);
+    memset(&d, 0, sizeof d);
     T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=2", &d));
-    T(d.group.rank == 2);
+    T(d.group.rank == 2 && d.group.world_size == 3);
     static const char *const bad[] = {"", "tcp:/a:1", "http://a:1", "tcp://", "tcp://a",
         "tcp://a:", "tcp://a:0", "tcp://a:65536", "tcp://a:1x", "tcp://:1", "tcp://[::1:1",
         "tcp://[::1]1", "tcp://[]:1", "tcp://::1:1", "tcp://a b:1", "tcp://a/b:1", "env://x",
@@ -416,6 +448,7 @@ int main(int argc, char **argv) {
         {"others_hear_of_chosen_interfaces_alone", others_hear_of_chosen_interfaces_alone, 10},
         {"without_a_launcher_a_process_may_be_alone", without_a_launcher_a_process_may_be_alone,
             10},
+        {"arguments_win_over_the_environment", arguments_win_over_the_environment, 10},
         {"environment_is_read", environment_is_read, 10},
         {"environment_mistakes_name_the_variable", environment_mistakes_name_the_variable, 10},
         {"launchers_are_understood", launchers_are_understood, 10},
