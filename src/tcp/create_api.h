@@ -64,8 +64,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cd
        tcp://HOST:PORT         master_addr and master_port; HOST as in [fe80::1%eth0] if it has
                                colons
        file:///PATH            file
-   Each may go on with ?rank=R&world_size=N, which count before the desc and the environment. The texts are valid until this thread calls this
-   again. Errors: INVALID. */
+   Each may go on with ?rank=R&world_size=N, which count before the desc and the environment. The
+   texts are valid until this thread calls this again. Errors: INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
