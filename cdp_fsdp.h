@@ -55,6 +55,26 @@
         with cdp_fsdp_no_sync() whole gradients stay until it is off. A unit that a step did not
         use: `ready` alone, its gradients are zeros.
 
+    A DEATH
+        With desc.copies, further ranks hold each shard: they get the sum of its gradient as soon as
+        its owner has it, and repeat its updates. When a rank dies, calls fail on the others; they
+        make a group of those that are left, by cdp_elastic.h or otherwise, and go on:
+
+            if (now.changed) st = f ? cdp_fsdp_rebind(f, now.group, now.step) : create(now, &f);
+            while steps are left:
+                forward and backward as above
+                if (cdp_fsdp_backward_end(f, 0, &info) != CDP_OK
+                    || cdp_elastic_commit(e) != CDP_OK) continue;        // cdp_elastic_next()
+                if (cdp_fsdp_step(f) != CDP_OK) return cdp_print_error(stderr);
+
+        A newcomer creates with desc.receive, where `now.step` is not 0; desc.turn is the step of
+        the start. cdp_fsdp_step() follows a commit before any other call. Where no cdp_elastic
+        decides, pass CDP_FSDP_AGREE, and ask cdp_fsdp_turn() which step comes next. A rank ends
+        cdp_fsdp_backward_end() only after all ranks have entered it, with all that their updates
+        need; so what one rank has updated all others can update, and at most the step in flight is
+        computed again. With c copies any c deaths between two changes lose nothing, and more if
+        each shard keeps a holder. Otherwise cdp_fsdp_rebind() says which shard is gone.
+
     CONTENTS
         Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
         parts in their order, which is that of the #include lines of src/cdp_fsdp.h. A part uses
@@ -75,6 +95,7 @@
         save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
+        go on when ranks die or join                       desc.copies, cdp_fsdp_rebind
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
@@ -126,27 +147,30 @@
 
     MEMORY
         n ranks, P elements. Own pieces: 8 P/n bytes, 4 P/n for each array of state, 2 P/n for a
-        16-bit copy. Slots: units of one size share 1 + prefetch of them; kept units have their own.
-        Whole gradients: two of the largest unit; with stage 1, of units with `uses` and of what
-        no_sync keeps, all. 16-bit reductions: two more of half the size. All of it is allocated at
-        creation, but: what no_sync keeps, slots for units of one size that are needed at one time,
-        whole gradients of more than two units at one time, and the order of units, which the first
-        steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
+        16-bit copy; each of desc.copies the same without a 16-bit copy. Slots: units of one size
+        share 1 + prefetch of them; kept units have their own. Whole gradients: two of the largest
+        unit; with stage 1, of units with `uses` and of what no_sync keeps, all. 16-bit reductions:
+        two more of half the size. All of it is allocated at creation, but: what no_sync keeps,
+        slots for units of one size that are needed at one time, whole gradients of more than two
+        units at one time, and the order of units, which the first steps record.
+        cdp_fsdp_rebind() holds the shards before and after it at one time, without slots of the
+        former. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
 
     ERRORS
         INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
         ranks, with the reason of one; MISMATCH names what differs and both ranks. The groups stay
         usable. In a step others wait for a rank whose call was refused: it corrects the call, or
         destroys its cdp_fsdp, and they learn at once that it has left.
-        After a failure of communication, of an update, or of memory in a step, destroy the
-        cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
+        After a failure of communication, of an update, or of memory in a step, every later call
+        fails: destroy the cdp_fsdp, or cdp_fsdp_rebind() it to another group. Other ranks learn of
+        it at their next operation.
 
     LIMITS
         65535 ranks | 65534 units | 1048576 parameters of 8 dimensions | host memory only
         pieces are f32; gathered and reduced as f32, bf16 or f16
-        not yet: device memory, several dtypes in one model, updates inside backward, further
-        copies of shards for a rank that dies, pipelines' and tensors' meshes in one desc (their
-        groups are: norm_group, `copy`)
+        at most 3 copies of each shard; they and cdp_fsdp_rebind() not with replicate, norm_group
+        not yet: device memory, several dtypes in one model, updates inside backward, pipelines' and
+        tensors' meshes in one desc (their groups are: norm_group, `copy`)
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -166,6 +190,9 @@
 #if defined(CDP_NO_GROUPS) || defined(CDP_NO_TRAINING)
 #error "cdp_fsdp.h needs what CDP_NO_GROUPS and CDP_NO_TRAINING leave out"
 #endif
+#ifdef CDP_NO_MESSAGES
+#error "cdp_fsdp.h needs what CDP_NO_MESSAGES leaves out"
+#endif
 #ifdef CDP_FEW_DTYPES
 #error "cdp_fsdp.h converts between dtypes: do not define CDP_FEW_DTYPES"
 #endif
@@ -179,6 +206,8 @@ extern "C" {
 #define CDP_FSDP_DIMS 8u           /* most dimensions of a parameter */
 #define CDP_FSDP_STATES 4u         /* most arrays of optimizer state */
 #define CDP_FSDP_UNITS 65534u      /* most units */
+#define CDP_FSDP_COPIES 3u         /* most copies of each shard */
+#define CDP_FSDP_AGREE UINT64_MAX  /* in place of a number of steps: the ranks find it */
 #define CDP_FSDP_VALUES UINT32_MAX /* in place of a state: the parameter itself */
 
 /* Where a parameter may be cut: at multiples of so many elements, and at its ends. */
@@ -244,14 +273,24 @@ typedef struct cdp_fsdp_desc {
        ranks, or on none. */
     void (*fill)(void *user, uint32_t param, uint64_t first, uint64_t count, float *out);
     void *user;
-    uint32_t states;      /* arrays of state that `update` needs; zeros at first */
-    double max_norm;      /* gradients are clipped to it (default: not) */
-    double divisor;       /* of sums over ranks (default: ranks of group and replicate) */
-    bool skip_nonfinite;  /* no rank updates if any gradient is infinite or NaN */
-    uint32_t prefetch;    /* units gathered ahead (default: 1) */
-    bool no_prefetch;     /* none is */
-    bool own_init;        /* each rank's `init` counts, not rank 0's */
-    uint32_t events;      /* so many of a step are kept for cdp_fsdp_trace() (default: none) */
+    uint32_t states;     /* arrays of state that `update` needs; zeros at first */
+    double max_norm;     /* gradients are clipped to it (default: not) */
+    double divisor;      /* of sums over ranks (default: ranks of group and replicate) */
+    bool skip_nonfinite; /* no rank updates if any gradient is infinite or NaN */
+    uint32_t prefetch;   /* units gathered ahead (default: 1) */
+    bool no_prefetch;    /* none is */
+    bool own_init;       /* each rank's `init` counts, not rank 0's */
+    uint32_t events;     /* so many of a step are kept for cdp_fsdp_trace() (default: none) */
+    /* So many further ranks hold each shard, get its gradient in each step, and repeat its updates:
+       then cdp_fsdp_rebind() loses nothing when a rank dies. Holders of the shard of rank r are
+       r + k * copy_distance for k = 1 to `copies`, modulo the number of ranks; with fewer ranks
+       there are fewer. Results of `update` may depend on its piece and on constants alone, and what
+       it sets, as the settings of `optim`, is set for a step before its cdp_fsdp_backward_end()
+       (default: none) */
+    uint32_t copies;
+    uint32_t copy_distance; /* e.g. ranks of a host, so a host may die (default: 1) */
+    bool receive;  /* a newcomer: the others call cdp_fsdp_rebind(), and values come from them */
+    uint64_t turn; /* steps that have ended before creation, for cdp_fsdp_turn() (default: 0) */
     uint32_t paper_ranks; /* for cdp_fsdp_preview() and cdp_fsdp_range() without a group */
 } cdp_fsdp_desc;
 
@@ -273,10 +312,13 @@ typedef struct cdp_fsdp_stats {
     uint64_t slot_bytes;     /* where units are gathered */
     uint64_t gradient_bytes; /* whole gradients */
     uint64_t scratch_bytes;  /* gradients on their way in 16 bits */
+    uint64_t held_bytes;     /* copies of other ranks' shards, with gradients and state */
     uint64_t total_bytes;    /* all of these */
     uint64_t gather_bytes, reduce_bytes; /* received in the last step; on paper: in each step */
-    uint32_t gathers, reductions;        /* of the last step */
-    uint32_t misses;      /* of the last step: gathers that began when they were needed */
+    uint64_t forward_bytes; /* sent to holders of copies in the last step; on paper: in each */
+    uint64_t moved_bytes;   /* received when shards moved to this group */
+    uint32_t gathers, reductions; /* of the last step */
+    uint32_t misses;              /* of the last step: gathers that began when they were needed */
     uint64_t exposed_ns;  /* of the last step: how long calls waited for gathers, reductions */
     double largest_share; /* the largest rank's elements over the mean of all ranks */
 } cdp_fsdp_stats;
@@ -346,6 +388,22 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_backward_end(
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *fsdp);
 /* Forgets the gradients of this step: no update. Errors: as cdp_fsdp_step(). */
 CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *fsdp);
+
+/* Go on with the ranks of another group, after a death or a change: fewer or more of them. All that
+   had a cdp_fsdp call this, newcomers create one with desc.receive, at the same time; the group
+   before may have failed, and may be destroyed. Every rank gets what it lacks from one that holds
+   it, in place of the shards that it had; the bytes that move are the fewest possible. A step that
+   one of these ranks has ended counts for all: those that lack its update make it here. Any other
+   step in flight is forgotten, with its gradients; cdp_fsdp_turn() says which one comes next.
+   turn: how many steps count, where something else decides that, as cdp_elastic_commit(); or
+   CDP_FSDP_AGREE. Collective over `group`. Errors: INVALID; UNSUPPORTED (desc.replicate or
+   norm_group); STATE (all ranks that held a shard are gone: the text names it; load what was saved.
+   Or `turn` cannot be reached); NOMEM; MISMATCH; the failure of `group`. After an error nothing is
+   lost: call it again with another group; other calls but cdp_fsdp_destroy() fail until then. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *fsdp, cdp_group *group, uint64_t turn);
+/* How many steps have ended, by cdp_fsdp_step() or cdp_fsdp_drop(), on this group and those before;
+   0 for NULL. */
+CDP_API uint64_t cdp_fsdp_turn(const cdp_fsdp *fsdp);
 
 /* The pieces of this rank, in the order of units and of parameters in them. */
 CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *fsdp);
@@ -606,6 +664,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fs
     return d->optim ? cdp__fsdp_check_optim(call, d->optim) : CDP_OK;
 }
 
+CDP__PRIVATE cdp_status cdp__fsdp_check_copies(const char *call, const cdp_fsdp_desc *d) {
+    if (!d->copies) return CDP_OK;
+    if (d->copies > CDP_FSDP_COPIES || !(d->optim || d->update))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: desc.copies is %u; at most %u, and holders repeat updates, so set desc.optim or "
+            "desc.update",
+            call, d->copies, CDP_FSDP_COPIES);
+    if (d->replicate || d->norm_group)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "%s: desc.copies is not offered with desc.replicate or desc.norm_group; leave one out",
+            call);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {
     uint64_t all = 0;
     uint32_t i, units;
@@ -627,7 +699,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d
     units = cdp__fsdp_unit_count(d);
     for (i = 0; i < d->param_count && st == CDP_OK; ++i)
         st = cdp__fsdp_check_param(call, d, i, units, &all);
-    return st == CDP_OK ? cdp__fsdp_check_optimizer(call, d) : st;
+    if (st == CDP_OK) st = cdp__fsdp_check_optimizer(call, d);
+    return st == CDP_OK ? cdp__fsdp_check_copies(call, d) : st;
 }
 
 CDP__PRIVATE uint64_t cdp__fsdp_size_of(cdp_dtype t) {
@@ -655,6 +728,282 @@ CDP__PRIVATE uint32_t cdp__fsdp_uses(const cdp_fsdp_desc *d, uint32_t unit) {
 /* Whether a unit has memory of its own for whole gradients. */
 CDP__PRIVATE bool cdp__fsdp_owns_gradients(const cdp_fsdp_desc *d, uint32_t unit) {
     return d->stage == CDP_FSDP_OPTIMIZER || cdp__fsdp_uses(d, unit) > 1;
+}
+
+/* ---- >>fsdp/holders: who holds which shard, and what counts after a death (pure) ------------- */
+
+/* Knows: records in which ranks describe themselves. Promises: every rank decides the same from the
+   same records. A step counts for all ranks or for none: a rank enters the closing allreduce when
+   it has all that its update needs, so where one rank has seen the end of it, all can update. */
+
+/* What a rank says of itself where groups change. All words are of one size: they are sent. */
+typedef struct cdp__fsdp_record {
+    uint64_t layout; /* number of the layout whose shards it holds; 0: it holds none */
+    uint64_t ranks, rank, copies, distance; /* of that layout */
+    uint64_t pending; /* number of a later one that is complete here; others may use it already */
+    uint64_t pending_ranks, pending_rank, pending_copies;
+    uint64_t seen;    /* the highest number that it has met */
+    uint64_t turn;    /* steps that have ended here */
+    uint64_t wanted;  /* those that the program says count; CDP_FSDP_AGREE: as the ranks find */
+    uint64_t updates; /* of the program's optimizer, and of its own count */
+    uint64_t optim_step;
+    uint64_t flags;
+    double scale; /* of the last update, or of the one that comes next if ENDED */
+} cdp__fsdp_record;
+
+enum {
+    CDP__FSDP_READY = 1,    /* it has entered the closing allreduce of its step: can update */
+    CDP__FSDP_ENDED = 2,    /* the allreduce has ended: so can all */
+    CDP__FSDP_TORN = 4,     /* an update has stopped half-way: nothing that it holds counts */
+    CDP__FSDP_FILLED = 8,   /* its copies of other shards are complete */
+    CDP__FSDP_LEFT_OUT = 16 /* ENDED: that step will update nothing; else: the last one has not */
+};
+
+/* What a rank does before shards move. */
+typedef enum cdp__fsdp_role {
+    CDP__FSDP_RECEIVES, /* holds nothing that counts */
+    CDP__FSDP_KEEPS,
+    CDP__FSDP_UPDATES /* has all of a step that counts, and lacks its update */
+} cdp__fsdp_role;
+
+typedef struct cdp__fsdp_verdict {
+    uint64_t layout, seen;
+    uint32_t ranks, copies, distance;   /* of the layout */
+    uint64_t turn, updates, optim_step; /* afterwards */
+    bool left_out;                      /* the last step updates nothing */
+    bool unknown;                       /* nobody has the scale of the update */
+    double scale;
+    uint32_t lost;   /* the first shard without a holder; CDP__FSDP_NONE: there is none */
+    bool impossible; /* the wanted turn, which is now in `turn`, is not one that ranks can reach */
+} cdp__fsdp_verdict;
+
+/* Where a shard is held in its layout: by its owner (0) and by `copies` further ranks. */
+CDP__PRIVATE uint32_t cdp__fsdp_holder(
+    uint32_t ranks, uint32_t distance, uint32_t shard, uint32_t copy) {
+    return (uint32_t)((shard + (uint64_t)copy * distance) % ranks);
+}
+
+/* The shard of which `rank` has copy number `copy`. */
+CDP__PRIVATE uint32_t cdp__fsdp_held(
+    uint32_t ranks, uint32_t distance, uint32_t rank, uint32_t copy) {
+    return (uint32_t)((rank + ranks - (uint64_t)copy * distance % ranks) % ranks);
+}
+
+/* As many copies as there are other ranks for. */
+CDP__PRIVATE uint32_t cdp__fsdp_copies(uint32_t copies, uint32_t distance, uint32_t ranks) {
+    return (uint32_t)cdp__min(copies, (ranks - 1) / distance);
+}
+
+/* Whether the layout that all go on with is this rank's: 1, its pending one: 2, or neither: 0. */
+CDP__PRIVATE uint32_t cdp__fsdp_has_layout(const cdp__fsdp_record *r, uint64_t layout) {
+    if (!layout || r->flags & CDP__FSDP_TORN) return 0;
+    if (r->layout == layout) return 1;
+    return r->pending == layout ? 2 : 0;
+}
+
+CDP__PRIVATE cdp__fsdp_role cdp__fsdp_role_of(
+    const cdp__fsdp_record *r, const cdp__fsdp_verdict *v) {
+    if (!cdp__fsdp_has_layout(r, v->layout)) return CDP__FSDP_RECEIVES;
+    if (r->turn == v->turn) return CDP__FSDP_KEEPS;
+    if (cdp__fsdp_has_layout(r, v->layout) == 2) return CDP__FSDP_RECEIVES; /* no gradient there */
+    return r->turn + 1 == v->turn && r->flags & CDP__FSDP_READY ? CDP__FSDP_UPDATES
+                                                                : CDP__FSDP_RECEIVES;
+}
+
+/* The rank in the layout that all go on with; CDP__FSDP_NONE: it receives. */
+CDP__PRIVATE uint32_t cdp__fsdp_old_rank(const cdp__fsdp_record *r, const cdp__fsdp_verdict *v) {
+    if (cdp__fsdp_role_of(r, v) == CDP__FSDP_RECEIVES) return CDP__FSDP_NONE;
+    return (uint32_t)(cdp__fsdp_has_layout(r, v->layout) == 1 ? r->rank : r->pending_rank);
+}
+
+/* Which copy of a shard a member holds, 0 for its owner; CDP__FSDP_NONE: it does not hold it. */
+CDP__PRIVATE uint32_t cdp__fsdp_holds(
+    const cdp__fsdp_record *r, const cdp__fsdp_verdict *v, uint32_t shard) {
+    const uint32_t old = cdp__fsdp_old_rank(r, v);
+    const bool filled = cdp__fsdp_has_layout(r, v->layout) == 2 || r->flags & CDP__FSDP_FILLED;
+    uint32_t copy;
+    if (old == CDP__FSDP_NONE) return CDP__FSDP_NONE;
+    for (copy = 0; copy <= (filled ? v->copies : 0); ++copy)
+        if (cdp__fsdp_held(v->ranks, v->distance, old, copy) == shard) return copy;
+    return CDP__FSDP_NONE;
+}
+
+/* The layout of the member that has used the newest one. Whoever used it had seen that it is
+   complete on all of its ranks. */
+CDP__PRIVATE void cdp__fsdp_find_layout(
+    const cdp__fsdp_record *r, uint32_t count, cdp__fsdp_verdict *v) {
+    uint32_t i;
+    for (i = 0; i < count; ++i) {
+        v->seen = cdp__max(v->seen, r[i].seen);
+        if (r[i].layout <= v->layout || r[i].flags & CDP__FSDP_TORN) continue;
+        v->layout = r[i].layout;
+        v->ranks = (uint32_t)r[i].ranks;
+        v->copies = (uint32_t)r[i].copies;
+        v->distance = (uint32_t)r[i].distance;
+    }
+}
+
+/* How many steps count. */
+CDP__PRIVATE void cdp__fsdp_find_turn(
+    const cdp__fsdp_record *r, uint32_t count, cdp__fsdp_verdict *v) {
+    uint64_t wanted = CDP_FSDP_AGREE, most = 0;
+    bool ended = false, ready = false;
+    uint32_t i;
+    for (i = 0; i < count; ++i) {
+        if (r[i].wanted != CDP_FSDP_AGREE) wanted = r[i].wanted;
+        if (cdp__fsdp_has_layout(&r[i], v->layout)) most = cdp__max(most, r[i].turn);
+    }
+    for (i = 0; i < count; ++i) {
+        if (cdp__fsdp_has_layout(&r[i], v->layout) != 1 || r[i].turn != most) continue;
+        ready = ready || r[i].flags & CDP__FSDP_READY;
+        ended = ended || r[i].flags & CDP__FSDP_ENDED;
+    }
+    v->turn = wanted == CDP_FSDP_AGREE ? most + ended : wanted;
+    v->impossible = v->turn < most || v->turn > most + ready;
+    for (i = 0; i < count; ++i)
+        if (r[i].wanted != CDP_FSDP_AGREE && r[i].wanted != wanted) v->impossible = true;
+}
+
+/* How well a member knows what the last step that counts has done, or will do. */
+CDP__PRIVATE uint32_t cdp__fsdp_knows(const cdp__fsdp_record *r, const cdp__fsdp_verdict *v) {
+    const cdp__fsdp_role role = cdp__fsdp_role_of(r, v);
+    if (role == CDP__FSDP_RECEIVES) return 0;
+    if (role == CDP__FSDP_KEEPS) return 3; /* it has made that step */
+    return r->flags & CDP__FSDP_ENDED ? 2 : 1;
+}
+
+CDP__PRIVATE void cdp__fsdp_find_update(
+    const cdp__fsdp_record *r, uint32_t count, cdp__fsdp_verdict *v) {
+    const cdp__fsdp_record *best = NULL;
+    bool adds;
+    uint32_t i;
+    for (i = 0; i < count; ++i)
+        if (cdp__fsdp_knows(&r[i], v) > (best ? cdp__fsdp_knows(best, v) : 0)) best = &r[i];
+    v->unknown = best && cdp__fsdp_knows(best, v) == 1;
+    if (!best) return;
+    v->scale = best->scale;
+    v->left_out = !v->unknown && best->flags & CDP__FSDP_LEFT_OUT;
+    adds = best->turn < v->turn && !v->left_out;
+    v->updates = best->updates + adds;
+    v->optim_step = best->optim_step + adds;
+}
+
+/* Decides how many steps count, and whether all shards of the layout are there. */
+CDP__PRIVATE void cdp__fsdp_weigh(const cdp__fsdp_record *r, uint32_t count, cdp__fsdp_verdict *v) {
+    uint32_t i, shard;
+    v->lost = CDP__FSDP_NONE;
+    cdp__fsdp_find_turn(r, count, v);
+    cdp__fsdp_find_update(r, count, v);
+    for (shard = 0; shard < v->ranks && v->lost == CDP__FSDP_NONE; ++shard) {
+        for (i = 0; i < count && cdp__fsdp_holds(&r[i], v, shard) == CDP__FSDP_NONE; ++i) {
+        }
+        if (i == count) v->lost = shard;
+    }
+}
+
+/* The newest layout that a member has all of its part of, though nobody has seen that all do: what
+   is there of it is right. */
+CDP__PRIVATE void cdp__fsdp_find_pending(
+    const cdp__fsdp_record *r, uint32_t count, cdp__fsdp_verdict *v) {
+    uint32_t i;
+    for (i = 0; i < count; ++i) {
+        if (r[i].pending <= v->layout || r[i].flags & CDP__FSDP_TORN) continue;
+        v->layout = r[i].pending;
+        v->ranks = (uint32_t)r[i].pending_ranks;
+        v->copies = (uint32_t)r[i].pending_copies;
+        v->distance = (uint32_t)r[i].distance;
+    }
+}
+
+/* All ranks of the new group decide from their records. v->layout 0: no rank holds anything. */
+CDP__PRIVATE void cdp__fsdp_resolve(
+    const cdp__fsdp_record *r, uint32_t count, cdp__fsdp_verdict *v) {
+    cdp__fsdp_verdict other;
+    memset(v, 0, sizeof *v);
+    v->lost = CDP__FSDP_NONE;
+    cdp__fsdp_find_layout(r, count, v);
+    if (!v->layout) return;
+    cdp__fsdp_weigh(r, count, v);
+    if (v->lost == CDP__FSDP_NONE) return;
+    other = *v;
+    cdp__fsdp_find_pending(r, count, &other);
+    if (other.layout == v->layout) return;
+    cdp__fsdp_weigh(r, count, &other);
+    if (other.lost == CDP__FSDP_NONE) *v = other;
+}
+
+/* ---- moves ---- */
+
+/* A stretch of one range of a unit that a rank of the new layout lacks or has. */
+typedef struct cdp__fsdp_piece_move {
+    uint32_t to, image;    /* the rank of the new group, and which of the shards that it holds */
+    uint32_t from;         /* the rank of the new group that has it; `to` itself: it stays there */
+    uint32_t shard;        /* of the old layout */
+    uint64_t first, count; /* elements of the range */
+} cdp__fsdp_piece_move;
+
+/* Walks over all stretches of one range. Each that its receiver does not hold moves once, so no
+   plan moves less; it comes from the holder that has sent least. */
+typedef struct cdp__fsdp_mover {
+    const cdp__fsdp_record *records; /* of the new group */
+    const cdp__fsdp_verdict *verdict;
+    uint32_t ranks, copies, distance; /* of the new layout */
+    uint64_t *old_cuts, *new_cuts;    /* one more than ranks */
+    uint32_t *member; /* of the new group, for each old rank; CDP__FSDP_NONE: it has none */
+    uint64_t *sent;   /* elements, by each rank of the new group, so far */
+    uint32_t to, image, shard;
+} cdp__fsdp_mover;
+
+CDP__PRIVATE void cdp__fsdp_cut_all(
+    const cdp__fsdp_list *l, uint32_t unit, bool frozen, uint32_t ranks, uint64_t *cuts) {
+    cdp__fsdp_walk w = cdp__fsdp_walk_of(l, unit, frozen);
+    uint32_t r;
+    for (r = 0; r <= ranks; ++r)
+        cuts[r] = cdp__fsdp_cut(&w, ranks, r);
+}
+
+/* The walk begins anew, for one range. */
+CDP__PRIVATE void cdp__fsdp_move_range(
+    cdp__fsdp_mover *m, const cdp__fsdp_list *l, uint32_t unit, bool frozen) {
+    cdp__fsdp_cut_all(l, unit, frozen, m->verdict->ranks, m->old_cuts);
+    cdp__fsdp_cut_all(l, unit, frozen, m->ranks, m->new_cuts);
+    m->to = m->image = m->shard = 0;
+}
+
+/* The rank that sends a shard's stretch to `to`. */
+CDP__PRIVATE uint32_t cdp__fsdp_sender(const cdp__fsdp_mover *m, uint32_t shard, uint32_t to) {
+    const cdp__fsdp_verdict *v = m->verdict;
+    uint32_t copy, best = CDP__FSDP_NONE;
+    if (cdp__fsdp_holds(&m->records[to], v, shard) != CDP__FSDP_NONE) return to;
+    for (copy = 0; copy <= v->copies; ++copy) {
+        const uint32_t i = m->member[cdp__fsdp_holder(v->ranks, v->distance, shard, copy)];
+        if (i == CDP__FSDP_NONE || cdp__fsdp_holds(&m->records[i], v, shard) == CDP__FSDP_NONE)
+            continue;
+        if (best == CDP__FSDP_NONE || m->sent[i] < m->sent[best]) best = i;
+    }
+    return best;
+}
+
+/* The next stretch; false: there is no other one. */
+CDP__PRIVATE bool cdp__fsdp_next_move(cdp__fsdp_mover *m, cdp__fsdp_piece_move *out) {
+    for (; m->to < m->ranks; ++m->to, m->image = 0)
+        for (; m->image <= m->copies; ++m->image, m->shard = 0) {
+            const uint32_t held = cdp__fsdp_held(m->ranks, m->distance, m->to, m->image);
+            for (; m->shard < m->verdict->ranks; ++m->shard) {
+                const uint64_t low = cdp__max(m->new_cuts[held], m->old_cuts[m->shard]);
+                const uint64_t high = cdp__min(m->new_cuts[held + 1], m->old_cuts[m->shard + 1]);
+                if (low >= high) continue;
+                out->to = m->to;
+                out->image = m->image;
+                out->shard = m->shard++;
+                out->first = low;
+                out->count = high - low;
+                out->from = cdp__fsdp_sender(m, out->shard, out->to);
+                if (out->from != out->to) m->sent[out->from] += out->count;
+                return true;
+            }
+        }
+    return false;
 }
 
 /* ---- >>fsdp/paper: what a rank will need and receive, without ranks -------------------------- */
@@ -799,7 +1148,21 @@ CDP__PRIVATE double cdp__fsdp_largest_share(
 
 CDP__PRIVATE void cdp__fsdp_preview_sum(cdp_fsdp_stats *s) {
     s->total_bytes = s->shard_bytes + s->state_bytes + s->copy_bytes + s->slot_bytes
-        + s->gradient_bytes + s->scratch_bytes;
+        + s->gradient_bytes + s->scratch_bytes + s->held_bytes;
+}
+
+/* Copies of other shards, and what goes to the holders of this one. */
+CDP__PRIVATE void cdp__fsdp_preview_held(const cdp_fsdp_desc *d, const cdp__fsdp_list *l,
+    uint32_t unit, uint32_t ranks, uint32_t rank, const cdp__fsdp_plan *own, cdp_fsdp_stats *out) {
+    const uint32_t distance = cdp__def(d->copy_distance, 1u);
+    const uint32_t copies = cdp__fsdp_copies(d->copies, distance, ranks);
+    uint32_t k;
+    for (k = 1; k <= copies; ++k) {
+        const cdp__fsdp_plan p =
+            cdp__fsdp_plan_of(l, unit, ranks, cdp__fsdp_held(ranks, distance, rank, k));
+        out->held_bytes += ((2 + cdp__fsdp_states(d)) * p.own[0] + p.own[1]) * 4;
+    }
+    out->forward_bytes += copies * own->own[0] * 4;
 }
 
 CDP__PRIVATE void cdp__fsdp_preview(
@@ -814,6 +1177,7 @@ CDP__PRIVATE void cdp__fsdp_preview(
         out->shard_bytes += (2 * p.own[0] + p.own[1]) * 4;
         out->state_bytes += cdp__fsdp_states(d) * p.own[0] * 4;
         if (cdp__fsdp_size_of(d->compute) == 2) out->copy_bytes += (p.own[0] + p.own[1]) * 2;
+        cdp__fsdp_preview_held(d, &l, u, ranks, rank, &p, out);
         cdp__fsdp_preview_slots(&sizes, u, units, &p, out);
         if (!p.total[0]) continue;
         ++trained;
@@ -934,14 +1298,18 @@ typedef struct cdp__fsdp_unit {
     uint32_t opens; /* needs without done */
     cdp_work gather;
     bool gathering;
-    uint32_t event;       /* of the gather */
-    float *grad;          /* whole gradient that the program adds to; NULL: not begun */
-    uint32_t pool;        /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
-    float *own_grad;      /* of units that do not share */
-    uint32_t reducing;    /* reductions in flight */
-    uint32_t ready_count; /* since the last reduction */
-    bool reduced;         /* a sum of this step is in `mean`, or on its way there */
-    bool held;            /* no_sync has kept its gradients */
+    uint32_t event;          /* of the gather */
+    float *grad;             /* whole gradient that the program adds to; NULL: not begun */
+    uint32_t pool;           /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
+    float *own_grad;         /* of units that do not share */
+    uint32_t reducing;       /* reductions in flight */
+    uint32_t ready_count;    /* since the last reduction */
+    bool reduced;            /* a sum of this step is in `mean`, or on its way there */
+    bool held;               /* no_sync has kept its gradients */
+    uint32_t sums, expected; /* that have arrived in this step; in the one before */
+    uint32_t forwarded;      /* so many sums were in what holders got */
+    bool forwarding;
+    cdp_work forward;
 } cdp__fsdp_unit;
 
 typedef struct cdp__fsdp_slot {
@@ -960,13 +1328,22 @@ typedef struct cdp__fsdp_flight {
     cdp_work work;
 } cdp__fsdp_flight;
 
+/* A shard that this rank holds: its own one, or a copy. */
+typedef struct cdp__fsdp_image {
+    uint32_t shard;
+    float *values, *means, *states[CDP_FSDP_STATES];
+    uint64_t value_count, mean_count;
+    uint64_t *at; /* where the trainable and the frozen range of each unit begin */
+} cdp__fsdp_image;
+
 struct cdp_fsdp {
     cdp_fsdp_desc desc; /* without what its caller may free */
     const cdp_os *os;
     /* Of the same ranks as desc.group, replicate and norm_group: no kind of operation waits for
        another one, and they end with the fsdp, so others do not wait for this rank. */
-    cdp_group *gathers, *reductions, *replicas, *norms;
+    cdp_group *gathers, *reductions, *replicas, *norms, *buddies;
     uint32_t ranks, rank, unit_count, piece_count;
+    uint32_t held_pieces;   /* with those of copies, which come after the own ones */
     cdp_fsdp_param *params; /* with copies of names */
     cdp__fsdp_list list;    /* the same */
     uint64_t *offset;       /* of each parameter in its range */
@@ -991,6 +1368,19 @@ struct cdp_fsdp {
     bool backward, no_sync, ended;
     cdp_fsdp_info info;
     uint64_t step;
+    /* Copies: [0] is this rank's own shard. */
+    cdp__fsdp_image images[1 + CDP_FSDP_COPIES];
+    uint32_t image_count, distance;
+    bool filled;           /* copies are complete */
+    bool own_divisor;      /* the program has set it */
+    uint64_t layout, seen; /* number of this layout of shards; the highest that was met */
+    uint64_t turn;         /* steps that have ended */
+    bool entered;          /* the closing allreduce of this step: this rank can update */
+    bool torn;             /* an update has stopped half-way */
+    bool left_out;         /* the last step has updated nothing */
+    double loss_scale;
+    cdp_fsdp
+        *pending; /* a complete new layout, of which this rank does not know whether all use it */
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
@@ -1011,7 +1401,7 @@ CDP__PRIVATE void cdp__fsdp_free(const cdp_fsdp *f, void *p) {
 /* Memory that operations use; zeros. NULL: the last error says why. */
 CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *counter) {
     void *p = NULL;
-    if (cdp_group_alloc(f->desc.group, bytes ? bytes : 1, &p) != CDP_OK) return NULL;
+    if (cdp_group_alloc(f->gathers, bytes ? bytes : 1, &p) != CDP_OK) return NULL;
     memset(p, 0, (size_t)bytes);
     *counter += bytes;
     f->stats.total_bytes += bytes;
@@ -1373,6 +1763,170 @@ CDP__PRIVATE cdp_status cdp__fsdp_arrive_all(cdp_fsdp *f) {
     return st;
 }
 
+/* ---- >>fsdp/copies: further holders of a shard repeat its updates ---------------------------- */
+
+/* Knows: the shards that this rank holds for others. Promises: what an update needs is with all
+   holders before any rank can update; in place, while backward goes on. */
+
+/* Elements of one range of a unit that a shard has. */
+CDP__PRIVATE uint64_t cdp__fsdp_in_image(
+    const cdp_fsdp *f, uint32_t unit, uint32_t frozen, uint32_t image) {
+    return f->units[unit].range[frozen].counts[f->images[image].shard];
+}
+
+CDP__PRIVATE uint64_t cdp__fsdp_place(
+    const cdp_fsdp *f, uint32_t unit, uint32_t frozen, uint32_t image) {
+    return f->images[image].at[2 * unit + frozen];
+}
+
+/* Where each unit begins in a shard: trainable ranges of all units, then the frozen ones. */
+CDP__PRIVATE void cdp__fsdp_lay_out(cdp_fsdp *f, uint32_t image) {
+    cdp__fsdp_image *m = &f->images[image];
+    uint32_t unit, k;
+    for (k = 0; k < 2; ++k) {
+        for (unit = 0; unit < f->unit_count; ++unit) {
+            m->at[2 * unit + k] = m->value_count;
+            m->value_count += cdp__fsdp_in_image(f, unit, k, image);
+        }
+        if (!k) m->mean_count = m->value_count;
+    }
+}
+
+/* The shards that this rank holds: its own one, and copies. */
+CDP__PRIVATE cdp_status cdp__fsdp_open_images(cdp_fsdp *f) {
+    uint32_t i, k;
+    for (i = 0; i < f->image_count; ++i) {
+        cdp__fsdp_image *m = &f->images[i];
+        m->shard = cdp__fsdp_held(f->ranks, f->distance, f->rank, i);
+        m->at = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * sizeof *m->at);
+        if (!m->at) return cdp__fsdp_nomem("places", 2ull * f->unit_count * sizeof *m->at);
+        cdp__fsdp_lay_out(f, i);
+        if (!i) {
+            m->values = f->values;
+            m->means = f->means;
+            memcpy(m->states, f->states, sizeof m->states);
+            continue;
+        }
+        m->values = (float *)cdp__fsdp_memory(f, m->value_count * 4, &f->stats.held_bytes);
+        m->means = (float *)cdp__fsdp_memory(f, m->mean_count * 4, &f->stats.held_bytes);
+        if (!m->values || !m->means) return CDP_ERR_NOMEM;
+        for (k = 0; k < cdp__fsdp_states(&f->desc); ++k) {
+            m->states[k] = (float *)cdp__fsdp_memory(f, m->mean_count * 4, &f->stats.held_bytes);
+            if (!m->states[k]) return CDP_ERR_NOMEM;
+        }
+    }
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__fsdp_free_images(cdp_fsdp *f) {
+    uint32_t i, k;
+    for (i = 0; i < f->image_count; ++i) {
+        cdp__fsdp_free(f, f->images[i].at);
+        if (!i) continue;
+        cdp_group_free(f->gathers, f->images[i].values);
+        cdp_group_free(f->gathers, f->images[i].means);
+        for (k = 0; k < CDP_FSDP_STATES; ++k)
+            cdp_group_free(f->gathers, f->images[i].states[k]);
+    }
+}
+
+/* ---- messages to holders ---- */
+
+/* Adds one stretch: this rank's goes to its holders, those of others come. `array` of each image
+   begins at `at`. */
+CDP__PRIVATE void cdp__fsdp_add_transfers(cdp_fsdp *f, uint32_t tag, float *const *array,
+    const uint64_t *count, cdp_transfer *list, uint32_t *n) {
+    uint32_t i;
+    for (i = 1; i < f->image_count; ++i) {
+        const uint32_t to = cdp__fsdp_holder(f->ranks, f->distance, f->rank, i);
+        cdp_transfer t;
+        memset(&t, 0, sizeof t);
+        t.tag = tag;
+        t.data = array[0];
+        t.count = count[0];
+        t.peer = to;
+        if (t.count) list[(*n)++] = t;
+        f->now.forward_bytes += t.count * sizeof(float);
+        t.receive = true;
+        t.data = array[i];
+        t.count = count[i];
+        t.peer = f->images[i].shard;
+        if (t.count) list[(*n)++] = t;
+    }
+}
+
+/* The unit's gradient was sent, and its copies have come. */
+CDP__PRIVATE cdp_status cdp__fsdp_forwarded(cdp_fsdp *f, cdp__fsdp_unit *u) {
+    cdp_status st;
+    if (!u->forwarding) return CDP_OK;
+    st = cdp__fsdp_wait(f, "cdp_fsdp_backward_end: copies", u, u->forward);
+    if (st == CDP_OK) u->forwarding = false;
+    return st;
+}
+
+/* Sends the sum of this rank's part of a unit's gradient on, and lets those of others come. */
+CDP__PRIVATE cdp_status cdp__fsdp_forward(cdp_fsdp *f, uint32_t unit) {
+    cdp__fsdp_unit *u = &f->units[unit];
+    cdp_transfer list[2 * CDP_FSDP_COPIES];
+    float *array[1 + CDP_FSDP_COPIES];
+    uint64_t count[1 + CDP_FSDP_COPIES];
+    uint32_t i, n = 0;
+    cdp_status st = cdp__fsdp_forwarded(f, u);
+    if (st != CDP_OK) return st;
+    for (i = 0; i < f->image_count; ++i) {
+        array[i] = f->images[i].means + cdp__fsdp_place(f, unit, 0, i);
+        count[i] = cdp__fsdp_in_image(f, unit, 0, i);
+    }
+    cdp__fsdp_add_transfers(f, unit, array, count, list, &n);
+    u->forwarded = u->sums;
+    if (!n) return CDP_OK;
+    st = cdp_batch(f->buddies, list, n, &u->forward);
+    if (st != CDP_OK) return cdp__fsdp_named("cdp_fsdp_ready", u, st);
+    u->forwarding = true;
+    return CDP_OK;
+}
+
+/* A sum has arrived. If the last step had no more of this unit, it goes on at once. */
+CDP__PRIVATE cdp_status cdp__fsdp_pass_on(cdp_fsdp *f, uint32_t unit) {
+    cdp__fsdp_unit *u = &f->units[unit];
+    ++u->sums;
+    return f->image_count > 1 && u->sums >= u->expected ? cdp__fsdp_forward(f, unit) : CDP_OK;
+}
+
+/* Values and state of this rank's shard go to its holders. */
+CDP__PRIVATE cdp_status cdp__fsdp_refill(cdp_fsdp *f) {
+    cdp_transfer list[2 * CDP_FSDP_COPIES];
+    float *array[1 + CDP_FSDP_COPIES];
+    uint64_t count[1 + CDP_FSDP_COPIES];
+    const uint32_t states = cdp__fsdp_states(&f->desc);
+    uint32_t i, k, n;
+    cdp_work work;
+    cdp_status st = CDP_OK;
+    for (k = 0; k <= states && st == CDP_OK && f->image_count > 1; ++k) {
+        n = 0;
+        for (i = 0; i < f->image_count; ++i) {
+            array[i] = k < states ? f->images[i].states[k] : f->images[i].values;
+            count[i] = k < states ? f->images[i].mean_count : f->images[i].value_count;
+        }
+        cdp__fsdp_add_transfers(f, UINT32_MAX - 1, array, count, list, &n);
+        if (n) st = cdp_batch(f->buddies, list, n, &work);
+        if (n && st == CDP_OK) st = cdp_work_wait(work);
+    }
+    if (st == CDP_OK) f->filled = true;
+    return st;
+}
+
+/* Everything that an update of a copy needs is here, and what others need has left. */
+CDP__PRIVATE cdp_status cdp__fsdp_complete_copies(cdp_fsdp *f) {
+    cdp_status st = f->filled || f->image_count == 1 ? CDP_OK : cdp__fsdp_refill(f);
+    uint32_t i;
+    for (i = 0; i < f->unit_count && st == CDP_OK && f->image_count > 1; ++i)
+        if (f->units[i].forwarded != f->units[i].sums) st = cdp__fsdp_forward(f, i);
+    for (i = 0; i < f->unit_count && st == CDP_OK; ++i)
+        st = cdp__fsdp_forwarded(f, &f->units[i]);
+    return st;
+}
+
 /* ---- >>fsdp/reduce: gradients leave while backward goes on ----------------------------------- */
 
 /* Knows: whole gradients, reductions in flight. Promises: at most two are in flight; sums are added
@@ -1399,6 +1953,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     const cdp__fsdp_flight g = f->flight[0];
     cdp__fsdp_unit *u = &f->units[g.unit];
     cdp_status st = cdp__fsdp_wait(f, "cdp_fsdp_ready", u, g.work);
+    if (st == CDP_OK && !g.first) st = cdp__fsdp_forwarded(f, u); /* it is read in place */
     if (st == CDP_OK) st = cdp__fsdp_add(f, &g);
     if (st != CDP_OK) return st;
     if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
@@ -1407,7 +1962,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     --u->reducing;
     --f->flights;
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
-    return CDP_OK;
+    return cdp__fsdp_pass_on(f, g.unit);
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_give_own(cdp_fsdp *f, cdp__fsdp_unit *u) {
@@ -1584,17 +2139,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
     return CDP_OK;
 }
 
-/* Adds the sums of the copies, and divides. */
+/* Adds the sums of the copies, and divides, as all holders of a shard do. */
 CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
     const float by = (float)f->desc.divisor;
     uint64_t i;
+    uint32_t k;
     if (f->replicas && f->mean_count) {
         const cdp_status st = cdp_allreduce(
             f->replicas, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         if (st != CDP_OK) return st;
     }
-    for (i = 0; i < f->mean_count && by != 1 && f->desc.reduce != CDP_DTYPE_F16; ++i)
-        f->means[i] /= by;
+    if (by == 1 || f->desc.reduce == CDP_DTYPE_F16) return CDP_OK;
+    for (k = 0; k < f->image_count; ++k)
+        for (i = 0; i < f->images[k].mean_count; ++i)
+            f->images[k].means[i] /= by;
     return CDP_OK;
 }
 
@@ -1619,6 +2177,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *fo
     return st;
 }
 
+/* What the step will do. */
+CDP__PRIVATE void cdp__fsdp_judge(cdp_fsdp *f, double squares) {
+    f->info.norm = cdp__sqrt(squares) / f->loss_scale;
+    f->info.scale = 1 / f->loss_scale;
+    if (f->desc.max_norm > 0 && !(f->info.norm + 1e-6 <= f->desc.max_norm))
+        f->info.scale *= f->desc.max_norm / (f->info.norm + 1e-6);
+    f->info.skipped = f->info.found_inf && f->desc.skip_nonfinite;
+    f->ended = true;
+    for (uint32_t i = 0; i < f->held_pieces; ++i) {
+        f->pieces[i].scale = f->info.scale;
+        f->pieces[i].step = f->step + (f->info.skipped ? 0 : 1);
+    }
+}
+
 CDP_API cdp_status cdp_fsdp_backward_end(cdp_fsdp *f, double loss_scale, cdp_fsdp_info *info) {
     cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_backward_end", 0, true);
     double squares = 0;
@@ -1628,22 +2200,15 @@ CDP_API cdp_status cdp_fsdp_backward_end(cdp_fsdp *f, double loss_scale, cdp_fsd
             "cdp_fsdp_backward_end: loss_scale is negative or not finite; pass 0 for 1");
     if (st == CDP_OK) st = cdp__fsdp_complete(f);
     if (st != CDP_OK) return st;
-    if (loss_scale == 0) loss_scale = 1;
+    f->loss_scale = loss_scale == 0 ? 1 : loss_scale;
     while (st == CDP_OK && f->flights)
         st = cdp__fsdp_retire(f);
+    if (st == CDP_OK) st = cdp__fsdp_complete_copies(f);
     if (st == CDP_OK) st = cdp__fsdp_mean(f);
+    f->entered = st == CDP_OK;
     if (st == CDP_OK) st = cdp__fsdp_squares(f, &squares, &f->info.found_inf);
     if (st != CDP_OK) return cdp__fsdp_broken(f, st);
-    f->info.norm = cdp__sqrt(squares) / loss_scale;
-    f->info.scale = 1 / loss_scale;
-    if (f->desc.max_norm > 0 && !(f->info.norm + 1e-6 <= f->desc.max_norm))
-        f->info.scale *= f->desc.max_norm / (f->info.norm + 1e-6);
-    f->info.skipped = f->info.found_inf && f->desc.skip_nonfinite;
-    f->ended = true;
-    for (uint32_t i = 0; i < f->piece_count; ++i) {
-        f->pieces[i].scale = f->info.scale;
-        f->pieces[i].step = f->step + (f->info.skipped ? 0 : 1);
-    }
+    cdp__fsdp_judge(f, squares);
     if (info) *info = f->info;
     return CDP_OK;
 }
@@ -1670,18 +2235,39 @@ CDP__PRIVATE cdp_status cdp__fsdp_update_unit(cdp_fsdp *f, cdp__fsdp_unit *u) {
     return cdp_optim_update(f->desc.optim, &r);
 }
 
+/* Repeats the update of a unit on this rank's copy of a shard. */
+CDP__PRIVATE cdp_status cdp__fsdp_update_copy(cdp_fsdp *f, uint32_t unit, uint32_t image) {
+    const cdp__fsdp_image *m = &f->images[image];
+    const uint64_t at = cdp__fsdp_place(f, unit, 0, image);
+    cdp_optim_range r;
+    uint32_t k;
+    memset(&r, 0, sizeof r);
+    r.param = m->values + at;
+    for (k = 0; k < cdp_optim_states(f->desc.optim); ++k)
+        r.state[k] = m->states[k] + at;
+    r.grad = m->means + at;
+    r.count = cdp__fsdp_in_image(f, unit, 0, image);
+    r.scale = f->info.scale;
+    return cdp_optim_update(f->desc.optim, &r);
+}
+
 CDP__PRIVATE cdp_status cdp__fsdp_update(cdp_fsdp *f) {
     cdp_status st = CDP_OK;
-    uint32_t i;
-    if (f->desc.optim) {
-        ++f->desc.optim->step;
-        for (i = 0; i < f->unit_count && st == CDP_OK; ++i)
-            st = cdp__fsdp_update_unit(f, &f->units[i]);
-        return st;
+    uint32_t i, k;
+    f->torn = true;
+    if (f->desc.optim) ++f->desc.optim->step;
+    for (i = 0; i < f->unit_count && f->desc.optim && st == CDP_OK; ++i) {
+        st = cdp__fsdp_update_unit(f, &f->units[i]);
+        for (k = 1; k < f->image_count && st == CDP_OK; ++k)
+            st = cdp__fsdp_update_copy(f, i, k);
     }
-    for (i = 0; i < f->piece_count && f->desc.update && st == CDP_OK; ++i)
+    for (i = 0; i < f->held_pieces && f->desc.update && st == CDP_OK; ++i)
         if (f->pieces[i].grad) st = f->desc.update(f->desc.user, &f->pieces[i]);
-    return st == CDP_OK ? cdp__fsdp_cast(f) : st;
+    if (st == CDP_OK && !f->desc.optim) st = cdp__fsdp_cast(f);
+    if (st != CDP_OK) return st;
+    ++f->step;
+    f->torn = false;
+    return CDP_OK;
 }
 
 /* What has to be true before parameters change. */
@@ -1709,9 +2295,15 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->record_count = f->next_count;
     f->next_count = f->cursor = 0;
     f->last = CDP__FSDP_NONE;
-    f->backward = f->ended = false;
-    for (i = 0; i < f->unit_count; ++i)
-        f->units[i].reduced = false;
+    f->backward = f->ended = f->entered = false;
+    ++f->turn;
+    f->left_out = !changed;
+    for (i = 0; i < f->unit_count; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        u->reduced = false;
+        u->expected = u->sums;
+        u->sums = u->forwarded = 0;
+    }
     if (changed) cdp__fsdp_forget_slots(f);
     f->stats.gathers = f->now.gathers;
     f->stats.reductions = f->now.reductions;
@@ -1719,6 +2311,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.gather_bytes = f->now.gather_bytes;
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
+    f->stats.forward_bytes = f->now.forward_bytes;
     memset(&f->now, 0, sizeof f->now);
     cdp__fsdp_end_spans(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
@@ -1735,7 +2328,6 @@ CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *f) {
     st = cdp__fsdp_arrive_all(f);
     if (st == CDP_OK && !f->info.skipped) {
         st = cdp__fsdp_update(f);
-        if (st == CDP_OK) ++f->step;
         if (st != CDP_OK) cdp__fsdp_give_up(f, st, "cdp_fsdp_step: the update has failed: ");
     }
     if (st != CDP_OK) return cdp__fsdp_broken(f, st);
@@ -1861,8 +2453,8 @@ CDP_API uint64_t cdp_fsdp_trace(
 
 enum {
     CDP__FSDP_GROUPS = 12, /* the first of the words about groups */
-    CDP__FSDP_PLACE = 17,  /* the word that only ranks of desc.replicate compare */
-    CDP__FSDP_WORDS = 19
+    CDP__FSDP_PLACE = 20,  /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_WORDS = 22
 };
 
 #define CDP__FSDP_HASH 0xcbf29ce484222325u
@@ -1874,12 +2466,13 @@ CDP__PRIVATE uint64_t cdp__fsdp_hash(uint64_t h, const void *data, uint64_t byte
     return h;
 }
 
-/* All settings of an optimizer: shards with different ones would be updated differently. */
-CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
-    const double numbers[] = {o->lr, o->momentum, o->dampening, o->beta1, o->beta2, o->alpha,
-        o->eps, o->weight_decay, o->lr_decay, o->initial};
-    const uint64_t others[] = {
-        (uint64_t)o->kind, o->step, o->nesterov, o->amsgrad, o->centered, o->maximize, o->fma};
+/* All settings of an optimizer: shards with different ones would be updated differently. `later`: a
+   newcomer gets its step, and a schedule may have gone on on some ranks. */
+CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o, bool later) {
+    const double numbers[] = {later ? 0 : o->lr, o->momentum, o->dampening, o->beta1, o->beta2,
+        o->alpha, o->eps, o->weight_decay, o->lr_decay, o->initial};
+    const uint64_t others[] = {(uint64_t)o->kind, later ? 0 : o->step, o->nesterov, o->amsgrad,
+        o->centered, o->maximize, o->fma};
     return cdp__fsdp_hash(
         cdp__fsdp_hash(CDP__FSDP_HASH, numbers, sizeof numbers), others, sizeof others);
 }
@@ -1894,8 +2487,8 @@ CDP__PRIVATE void cdp__fsdp_words(
     const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
     static const char *const names[CDP__FSDP_WORDS] = {"param_count", "unit_count", "stage",
         "compute", "reduce", "states", "optim", "update", "prefetch", "no_prefetch",
-        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "fill", "",
-        ""};
+        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "fill",
+        "copies", "copy_distance", "receive", "", ""};
     const cdp_fsdp_desc *d = &f->desc;
     uint32_t i;
     word[0] = d->param_count;
@@ -1904,7 +2497,7 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[3] = (uint64_t)d->compute;
     word[4] = (uint64_t)d->reduce;
     word[5] = cdp__fsdp_states(d);
-    word[6] = d->optim ? cdp__fsdp_optim_hash(d->optim) : 0;
+    word[6] = d->optim ? cdp__fsdp_optim_hash(d->optim, d->receive) : 0;
     word[7] = d->update != NULL;
     word[8] = d->prefetch;
     word[9] = d->no_prefetch;
@@ -1915,6 +2508,9 @@ CDP__PRIVATE void cdp__fsdp_words(
     memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
     memcpy(&word[15], &d->divisor, sizeof d->divisor);
     word[16] = d->fill != NULL;
+    word[17] = d->copies;
+    word[18] = f->distance;
+    word[19] = d->receive;
     word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
     word[CDP__FSDP_PLACE + 1] = hash;
     for (i = 0; i < CDP__FSDP_WORDS; ++i)
@@ -2078,7 +2674,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     f->units = (cdp__fsdp_unit *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->units);
     f->slots = (cdp__fsdp_slot *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->slots);
     f->counts = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * f->ranks * sizeof *f->counts);
-    f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->pieces);
+    f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(
+        f, d->param_count * (uint64_t)f->image_count * sizeof *f->pieces);
     f->parts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *f->parts);
     if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
@@ -2099,6 +2696,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
         u->keep = cdp__fsdp_keeps(d, i);
         u->uses = cdp__fsdp_uses(d, i);
         u->slot = u->pool = u->event = CDP__FSDP_NONE;
+        u->expected = 1;
         named = named && u->name;
     }
     return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
@@ -2206,26 +2804,36 @@ CDP__PRIVATE uint64_t cdp__fsdp_overlap(
     return high > low ? high - low : 0;
 }
 
+/* The piece of a parameter in one of the shards that this rank holds. */
+CDP__PRIVATE void cdp__fsdp_open_piece(cdp_fsdp *f, uint32_t image, uint32_t i) {
+    cdp_fsdp_piece *p = &f->pieces[f->held_pieces];
+    const cdp__fsdp_image *m = &f->images[image];
+    const uint32_t unit = f->params[i].unit, frozen = f->params[i].frozen;
+    const uint64_t *const counts = f->units[unit].range[frozen].counts;
+    uint64_t start = 0, at;
+    uint32_t k;
+    for (k = 0; k < m->shard; ++k)
+        start += counts[k];
+    p->count = cdp__fsdp_overlap(f, i, start, counts[m->shard], &p->first);
+    if (!p->count) return;
+    p->param = i;
+    at = cdp__fsdp_place(f, unit, frozen, image) + f->offset[i] + p->first - start;
+    p->data = m->values + at;
+    for (k = 0; k < CDP_FSDP_STATES && !frozen; ++k)
+        p->state[k] = m->states[k] ? m->states[k] + at : NULL;
+    p->grad = frozen ? NULL : m->means + at;
+    ++f->held_pieces;
+}
+
 CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
-    uint32_t unit, i, k;
-    for (unit = 0; unit < f->unit_count; ++unit) {
-        const uint32_t end = cdp__fsdp_end(&f->list, unit);
-        for (i = cdp__fsdp_first(&f->list, unit); i < end; ++i) {
-            cdp_fsdp_piece *p = &f->pieces[f->piece_count];
-            const cdp__fsdp_unit *u = &f->units[unit];
-            const cdp__fsdp_range *r = &u->range[f->params[i].frozen];
-            uint64_t at;
-            if (f->params[i].unit != unit) continue;
-            p->count = cdp__fsdp_overlap(f, i, r->start, r->own, &p->first);
-            if (!p->count) continue;
-            p->param = i;
-            at = f->offset[i] + p->first - r->start;
-            p->data = r->value + at;
-            for (k = 0; k < CDP_FSDP_STATES && !f->params[i].frozen; ++k)
-                p->state[k] = u->state[k] ? u->state[k] + at : NULL;
-            p->grad = f->params[i].frozen ? NULL : u->mean + at;
-            ++f->piece_count;
+    uint32_t image, unit, i;
+    for (image = 0; image < f->image_count; ++image) {
+        for (unit = 0; unit < f->unit_count; ++unit) {
+            const uint32_t end = cdp__fsdp_end(&f->list, unit);
+            for (i = cdp__fsdp_first(&f->list, unit); i < end; ++i)
+                if (f->params[i].unit == unit) cdp__fsdp_open_piece(f, image, i);
         }
+        if (!image) f->piece_count = f->held_pieces;
     }
 }
 
@@ -2303,6 +2911,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d, uint
     }
     if (st == CDP_OK && d->replicate && !d->own_init && f->value_count)
         st = cdp_broadcast(f->replicas, f->values, f->value_count, CDP_DTYPE_F32, 0);
+    if (st == CDP_OK) st = cdp__fsdp_refill(f);
     return st == CDP_OK ? cdp__fsdp_cast(f) : st;
 }
 
@@ -2349,6 +2958,7 @@ CDP_API cdp_status cdp_fsdp_restore(
             (float *)(uintptr_t)values, root);
     if (st == CDP_OK) st = cdp__fsdp_cast(f);
     if (st == CDP_OK) cdp__fsdp_forget_slots(f);
+    f->filled = false; /* until the next step ends: many parameters are restored at a time */
     return cdp__fsdp_broken(f, st);
 }
 
@@ -2374,25 +2984,41 @@ CDP__PRIVATE void cdp__fsdp_settle(cdp_fsdp *f) {
     uint32_t i;
     for (i = 0; f->units && i < f->unit_count; ++i)
         if (f->units[i].gathering) (void)!cdp_work_wait(f->units[i].gather);
+    for (i = 0; f->units && i < f->unit_count; ++i)
+        if (f->units[i].forwarding) (void)!cdp_work_wait(f->units[i].forward);
     for (i = 0; i < f->flights; ++i)
         (void)!cdp_work_wait(f->flight[i].work);
 }
 
-CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
-    cdp_group *const g = f->desc.group;
+/* Frees what follows from shards: slots, and whole gradients. */
+CDP__PRIVATE void cdp__fsdp_free_caches(cdp_fsdp *f) {
     uint32_t i;
+    cdp__fsdp_forget_slots(f);
     for (i = 0; i < f->slot_count; ++i)
-        cdp_group_free(g, f->slots[i].memory);
+        cdp_group_free(f->gathers, f->slots[i].memory);
     for (i = 0; f->units && i < f->unit_count; ++i) {
-        cdp_group_free(g, f->units[i].own_grad);
-        cdp__fsdp_free(f, f->units[i].name);
+        cdp_group_free(f->gathers, f->units[i].own_grad);
+        f->units[i].own_grad = f->units[i].grad = NULL;
+        f->units[i].gathering = f->units[i].forwarding = false;
     }
+    for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
+        cdp_group_free(f->gathers, f->pool[i]);
+        cdp_group_free(f->gathers, f->narrow[i]);
+        f->pool[i] = NULL;
+        f->narrow[i] = NULL;
+    }
+    f->slot_count = f->flights = 0;
+}
+
+CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
+    cdp_group *const g = f->gathers;
+    uint32_t i;
+    cdp__fsdp_free_caches(f);
+    cdp__fsdp_free_images(f);
+    for (i = 0; f->units && i < f->unit_count; ++i)
+        cdp__fsdp_free(f, f->units[i].name);
     for (i = 0; f->params && i < f->desc.param_count; ++i)
         cdp__fsdp_free(f, (void *)(uintptr_t)f->params[i].name);
-    for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
-        cdp_group_free(g, f->pool[i]);
-        cdp_group_free(g, f->narrow[i]);
-    }
     for (i = 0; i < CDP_FSDP_STATES; ++i)
         cdp__fsdp_free(f, f->states[i]);
     cdp_group_free(g, f->values);
@@ -2413,13 +3039,17 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
 }
 
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
+    cdp_group *gathers;
     if (!f) return;
+    cdp_fsdp_destroy(f->pending);
     cdp__fsdp_settle(f);
-    cdp_group_destroy(f->gathers);
     cdp_group_destroy(f->reductions);
     cdp_group_destroy(f->replicas);
     cdp_group_destroy(f->norms);
+    cdp_group_destroy(f->buddies);
+    gathers = f->gathers;
     cdp__fsdp_free_all(f);
+    cdp_group_destroy(gathers); /* its memory goes with it */
 }
 
 /* A group of the same ranks. */
@@ -2441,6 +3071,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
     if (st == CDP_OK) st = cdp__fsdp_twin(f, d->group, &f->reductions);
     if (st == CDP_OK && d->replicate) st = cdp__fsdp_twin(f, d->replicate, &f->replicas);
     if (st == CDP_OK && d->norm_group) st = cdp__fsdp_twin(f, d->norm_group, &f->norms);
+    if (st == CDP_OK && f->image_count > 1) st = cdp__fsdp_twin(f, d->group, &f->buddies);
+    if (st == CDP_OK && f->buddies)
+        st = cdp_group_reserve(
+            f->buddies, 2 * CDP_FSDP_COPIES * (uint32_t)cdp__min(64, f->unit_count));
     return st;
 }
 
@@ -2451,6 +3085,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_own(cdp_fsdp *f, uint8_t **given) {
     for (i = 0; i < f->unit_count; ++i)
         cdp__fsdp_cut_unit(f, i);
     if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_images(f);
     if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
     *given = (uint8_t *)cdp__fsdp_alloc(f, f->desc.param_count);
     return st != CDP_OK || *given ? st : cdp__fsdp_nomem("first values", f->desc.param_count);
@@ -2469,6 +3104,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_use_groups(cdp_fsdp *f) {
     cdp_status st = cdp_barrier(f->gathers);
     if (st == CDP_OK) st = cdp_barrier(f->reductions);
     if (st == CDP_OK && f->replicas) st = cdp_barrier(f->replicas);
+    if (st == CDP_OK && f->buddies) st = cdp_barrier(f->buddies);
     return st == CDP_OK && f->norms ? cdp_barrier(f->norms) : st;
 }
 
@@ -2490,7 +3126,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
         f->spans[1].begin_ns = cdp__fsdp_now(f);
-        st = cdp__fsdp_init(f, d, given);
+        if (!d->receive) st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);
     return st;
@@ -2506,10 +3142,416 @@ CDP__PRIVATE void cdp__fsdp_settings(cdp_fsdp *f, const cdp_os *os, const cdp_fs
     f->ranks = cdp_size(d->group);
     f->rank = cdp_rank(d->group);
     f->unit_count = cdp__fsdp_unit_count(d);
-    if (d->divisor == 0)
+    f->distance = cdp__def(d->copy_distance, 1u);
+    f->image_count = 1 + cdp__fsdp_copies(d->copies, f->distance, f->ranks);
+    f->layout = f->seen = 1;
+    f->turn = d->turn;
+    f->own_divisor = d->divisor != 0;
+    if (!f->own_divisor)
         f->desc.divisor = (double)f->ranks * (d->replicate ? cdp_size(d->replicate) : 1);
     f->last = CDP__FSDP_NONE;
+    f->loss_scale = f->info.scale = 1;
 }
+
+/* ---- >>fsdp/rebind: shards move to another group of ranks ------------------------------------ */
+
+/* Knows: shards of the layout before, records of all ranks. Promises: what a rank holds stays as
+   it is until all ranks have what is new; a rank that does not know whether others go on keeps
+   both. */
+
+/* One change, on one rank. */
+typedef struct cdp__fsdp_change {
+    cdp_group *group;
+    cdp_fsdp *old; /* NULL: it holds nothing that counts */
+    cdp__fsdp_record own, *all;
+    cdp__fsdp_verdict verdict;
+} cdp__fsdp_change;
+
+CDP__PRIVATE cdp__fsdp_record cdp__fsdp_describe(const cdp_fsdp *f, uint64_t wanted) {
+    cdp__fsdp_record r;
+    memset(&r, 0, sizeof r);
+    r.wanted = wanted;
+    if (!f) return r;
+    r.layout = f->layout;
+    r.ranks = f->ranks;
+    r.rank = f->rank;
+    r.copies = f->image_count - 1;
+    r.distance = f->distance;
+    r.seen = f->seen;
+    r.turn = f->turn;
+    r.updates = f->step;
+    r.optim_step = f->desc.optim ? f->desc.optim->step : 0;
+    r.scale = f->info.scale;
+    if (f->entered) r.flags |= CDP__FSDP_READY;
+    if (f->ended) r.flags |= CDP__FSDP_ENDED;
+    if (f->torn) r.flags |= CDP__FSDP_TORN;
+    if (f->filled) r.flags |= CDP__FSDP_FILLED;
+    if (f->ended ? f->info.skipped : f->left_out) r.flags |= CDP__FSDP_LEFT_OUT;
+    if (!f->pending) return r;
+    r.pending = f->pending->layout;
+    r.pending_ranks = f->pending->ranks;
+    r.pending_copies = f->pending->image_count - 1;
+    r.pending_rank = f->pending->rank;
+    return r;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_judge_records(const cdp__fsdp_verdict *v) {
+    if (!v->layout)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_fsdp_rebind: no rank of the new group holds a shard; create without desc.receive, "
+            "and load what was saved");
+    if (v->impossible)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_fsdp_rebind: the ranks cannot reach turn %llu, which the program says counts; "
+            "pass what cdp_elastic_next() says, or CDP_FSDP_AGREE",
+            (unsigned long long)v->turn);
+    if (v->lost == CDP__FSDP_NONE) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, (int32_t)v->lost, 0,
+        "cdp_fsdp_rebind: of %u ranks before, all that held the shard of rank %u are gone (it had "
+        "%u copies); load what was saved, and raise desc.copies to survive so many deaths",
+        v->ranks, v->lost, v->copies);
+}
+
+/* All ranks learn what each one holds. */
+CDP__PRIVATE cdp_status cdp__fsdp_meet(cdp__fsdp_change *c) {
+    const uint32_t n = cdp_size(c->group);
+    const uint64_t words = sizeof c->own / sizeof(uint64_t);
+    cdp_status st = cdp_allgather(c->group, &c->own, c->all, words, CDP_DTYPE_U64);
+    if (st != CDP_OK) return st;
+    cdp__fsdp_resolve(c->all, n, &c->verdict);
+    if (c->old) c->old->seen = c->verdict.seen + 1;
+    return cdp__fsdp_judge_records(&c->verdict);
+}
+
+/* Goes on with the layout that others use already, or forgets it. */
+CDP__PRIVATE void cdp__fsdp_choose_layout(cdp_fsdp *f, uint32_t which) {
+    cdp_fsdp *next = f->pending;
+    if (!next) return;
+    f->pending = NULL;
+    if (which == 2) {
+        const cdp_fsdp was = *f;
+        *f = *next;
+        *next = was;
+        f->seen = was.seen;
+        f->failed = was.failed;
+        memcpy(f->cause, was.cause, sizeof f->cause);
+    }
+    cdp_fsdp_destroy(next);
+}
+
+/* Nobody has the scale of the step that counts, so nobody has used it: it is computed anew, each
+   shard by the first rank that has its gradient. */
+CDP__PRIVATE cdp_status cdp__fsdp_find_scale(cdp__fsdp_change *c, const cdp_fsdp_desc *d) {
+    cdp__fsdp_verdict *v = &c->verdict;
+    double sums[2] = {0, 0};
+    uint32_t shard, i;
+    cdp_status st;
+    for (shard = 0; shard < v->ranks && c->old; ++shard) {
+        const uint32_t image = cdp__fsdp_holds(&c->own, v, shard);
+        double q;
+        for (i = 0; cdp__fsdp_holds(&c->all[i], v, shard) == CDP__FSDP_NONE; ++i) {
+        }
+        if (i != cdp_rank(c->group)) continue;
+        q = cdp__norm_of(CDP_DTYPE_F32, CDP__NORM_SQUARES, c->old->images[image].means,
+            c->old->images[image].mean_count);
+        if (q - q != 0) sums[1] = 1;
+        sums[0] += q;
+    }
+    st = cdp_allreduce(c->group, NULL, sums, 2, CDP_DTYPE_F64, CDP_REDUCE_SUM);
+    if (st != CDP_OK) return st;
+    v->left_out = sums[1] != 0 && (d->skip_nonfinite || d->max_norm > 0);
+    if (v->left_out) {
+        --v->updates;
+        --v->optim_step;
+    }
+    if (!c->old) return CDP_OK;
+    c->old->info.found_inf = sums[1] != 0;
+    cdp__fsdp_judge(c->old, sums[0]);
+    v->scale = c->old->info.scale;
+    return CDP_OK;
+}
+
+/* Makes the update of a step that counts, if this rank lacks it. */
+CDP__PRIVATE cdp_status cdp__fsdp_catch_up(cdp__fsdp_change *c, const cdp_fsdp_desc *d) {
+    const cdp__fsdp_verdict *v = &c->verdict;
+    const cdp__fsdp_role role = cdp__fsdp_role_of(&c->own, v);
+    cdp_fsdp *f = c->old;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (f) cdp__fsdp_choose_layout(f, cdp__fsdp_has_layout(&c->own, v->layout));
+    if (role == CDP__FSDP_RECEIVES) c->old = f = NULL;
+    if (v->unknown) st = cdp__fsdp_find_scale(c, d);
+    if (st != CDP_OK || role != CDP__FSDP_UPDATES) return st;
+    f->info.scale = v->scale;
+    for (i = 0; i < f->held_pieces; ++i) {
+        f->pieces[i].scale = v->scale;
+        f->pieces[i].step = f->step + 1;
+    }
+    if (!v->left_out) st = cdp__fsdp_update(f);
+    if (st != CDP_OK) return st;
+    f->turn = v->turn;
+    f->left_out = v->left_out;
+    f->entered = f->ended = false;
+    return CDP_OK;
+}
+
+/* ---- moves ---- */
+
+enum {
+    CDP__FSDP_BATCH = 64 /* transfers at a time */
+};
+
+typedef struct cdp__fsdp_porter {
+    cdp_fsdp *next;
+    const cdp__fsdp_change *change;
+    cdp__fsdp_mover mover;
+    cdp_transfer list[CDP__FSDP_BATCH];
+    uint32_t count;
+} cdp__fsdp_porter;
+
+/* All ranks see one order of stretches, and each takes part in some of them in that order, so
+   nobody waits in a circle. */
+CDP__PRIVATE cdp_status cdp__fsdp_flush(cdp__fsdp_porter *p) {
+    cdp_work work;
+    cdp_status st = CDP_OK;
+    if (p->count) st = cdp_batch(p->next->reductions, p->list, p->count, &work);
+    if (p->count && st == CDP_OK) st = cdp_work_wait(work);
+    p->count = 0;
+    return st;
+}
+
+/* Array `k` of a shard: its states, then its values. */
+CDP__PRIVATE float *cdp__fsdp_array(const cdp_fsdp *f, uint32_t image, uint32_t k, uint64_t at) {
+    const cdp__fsdp_image *m = &f->images[image];
+    return (k < cdp__fsdp_states(&f->desc) ? m->states[k] : m->values) + at;
+}
+
+CDP__PRIVATE void cdp__fsdp_carry(
+    cdp__fsdp_porter *p, const cdp__fsdp_piece_move *v, float *from, float *to, uint32_t rank) {
+    cdp_transfer t;
+    memset(&t, 0, sizeof t);
+    if (v->from == v->to) {
+        memcpy(to, from, (size_t)(v->count * sizeof *to));
+        return;
+    }
+    t.receive = v->to == rank;
+    t.data = t.receive ? to : from;
+    t.count = v->count;
+    t.peer = t.receive ? v->from : v->to;
+    p->list[p->count++] = t;
+    if (t.receive) p->next->stats.moved_bytes += t.count * sizeof *to;
+}
+
+/* One stretch, if this rank sends or receives it: values, and of trainable ones the states. */
+CDP__PRIVATE cdp_status cdp__fsdp_carry_all(
+    cdp__fsdp_porter *p, const cdp__fsdp_piece_move *v, uint32_t unit, uint32_t frozen) {
+    cdp_fsdp *const next = p->next, *const old = p->change->old;
+    const uint32_t states = cdp__fsdp_states(&next->desc), me = next->rank;
+    const uint64_t new_start =
+        p->mover.new_cuts[cdp__fsdp_held(p->mover.ranks, p->mover.distance, v->to, v->image)];
+    uint64_t out = 0, in = 0;
+    uint32_t k, image = 0;
+    cdp_status st = CDP_OK;
+    if (v->from != me && v->to != me) return CDP_OK;
+    if (p->count + states + 1 > CDP__FSDP_BATCH) st = cdp__fsdp_flush(p);
+    if (st != CDP_OK) return st;
+    if (v->from == me) {
+        image = cdp__fsdp_holds(&p->change->own, &p->change->verdict, v->shard);
+        out = cdp__fsdp_place(old, unit, frozen, image) + v->first - p->mover.old_cuts[v->shard];
+    }
+    if (v->to == me) in = cdp__fsdp_place(next, unit, frozen, v->image) + v->first - new_start;
+    for (k = frozen ? states : 0; k <= states; ++k)
+        cdp__fsdp_carry(p, v, v->from == me ? cdp__fsdp_array(old, image, k, out) : NULL,
+            v->to == me ? cdp__fsdp_array(next, v->image, k, in) : NULL, me);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_open_mover(cdp__fsdp_porter *p) {
+    const cdp__fsdp_change *c = p->change;
+    cdp_fsdp *const next = p->next;
+    const uint64_t old = c->verdict.ranks, ranks = next->ranks;
+    uint32_t i;
+    p->mover.records = c->all;
+    p->mover.verdict = &c->verdict;
+    p->mover.ranks = next->ranks;
+    p->mover.copies = next->image_count - 1;
+    p->mover.distance = next->distance;
+    p->mover.old_cuts = (uint64_t *)cdp__fsdp_alloc(next, (old + 1) * sizeof(uint64_t));
+    p->mover.new_cuts = (uint64_t *)cdp__fsdp_alloc(next, (ranks + 1) * sizeof(uint64_t));
+    p->mover.sent = (uint64_t *)cdp__fsdp_alloc(next, ranks * sizeof(uint64_t));
+    p->mover.member = (uint32_t *)cdp__fsdp_alloc(next, old * sizeof(uint32_t));
+    if (!p->mover.old_cuts || !p->mover.new_cuts || !p->mover.sent || !p->mover.member)
+        return cdp__fsdp_nomem("moving shards", (old + ranks) * 16);
+    memset(p->mover.member, 0xff, (size_t)(old * sizeof(uint32_t)));
+    for (i = 0; i < ranks; ++i) {
+        const uint32_t was = cdp__fsdp_old_rank(&c->all[i], &c->verdict);
+        if (was != CDP__FSDP_NONE) p->mover.member[was] = i;
+    }
+    return CDP_OK;
+}
+
+/* Fills the shards of `next`. */
+CDP__PRIVATE cdp_status cdp__fsdp_move_shards(cdp_fsdp *next, const cdp__fsdp_change *c) {
+    cdp__fsdp_porter p;
+    cdp__fsdp_piece_move v;
+    uint32_t unit, k;
+    cdp_status st;
+    memset(&p, 0, sizeof p);
+    p.next = next;
+    p.change = c;
+    st = cdp__fsdp_vote(c->group, cdp__fsdp_open_mover(&p));
+    for (unit = 0; unit < next->unit_count && st == CDP_OK; ++unit)
+        for (k = 0; k < 2 && st == CDP_OK; ++k) {
+            cdp__fsdp_move_range(&p.mover, &next->list, unit, k == 1);
+            while (st == CDP_OK && cdp__fsdp_next_move(&p.mover, &v))
+                st = cdp__fsdp_carry_all(&p, &v, unit, k);
+        }
+    if (st == CDP_OK) st = cdp__fsdp_flush(&p);
+    cdp__fsdp_free(next, p.mover.old_cuts);
+    cdp__fsdp_free(next, p.mover.new_cuts);
+    cdp__fsdp_free(next, p.mover.sent);
+    cdp__fsdp_free(next, p.mover.member);
+    next->filled = st == CDP_OK;
+    return st == CDP_OK ? cdp__fsdp_cast(next) : st;
+}
+
+/* ---- the change ---- */
+
+/* Fills `next`, which has its settings alone. OK: all ranks have all, and this one may use it.
+   *complete: it has all itself, but may not know whether others do. */
+CDP__PRIVATE cdp_status cdp__fsdp_change_to(
+    cdp__fsdp_change *c, cdp_fsdp *next, const cdp_fsdp_desc *d, bool *complete) {
+    const cdp__fsdp_verdict *v = &c->verdict;
+    cdp_status st = cdp__fsdp_meet(c);
+    if (st == CDP_OK) st = cdp__fsdp_vote(c->group, cdp__fsdp_catch_up(c, d));
+    if (st == CDP_OK) st = cdp__fsdp_open(next, d);
+    if (st == CDP_OK) st = cdp__fsdp_move_shards(next, c);
+    if (st != CDP_OK) return st;
+    next->layout = next->seen = v->seen + 1;
+    next->turn = v->turn;
+    next->step = v->updates;
+    next->left_out = v->left_out;
+    next->info.scale = v->scale;
+    if (d->optim) d->optim->step = v->optim_step;
+    *complete = true;
+    return cdp__fsdp_vote(c->group, CDP_OK);
+}
+
+/* `old` NULL: a newcomer. */
+CDP__PRIVATE cdp_status cdp__fsdp_join_group(
+    cdp_fsdp *old, cdp_fsdp *next, const cdp_fsdp_desc *d, uint64_t wanted, bool *complete) {
+    cdp__fsdp_change c;
+    cdp_status st;
+    memset(&c, 0, sizeof c);
+    *complete = false;
+    c.group = d->group;
+    c.old = old;
+    c.own = cdp__fsdp_describe(old, wanted);
+    c.all = (cdp__fsdp_record *)cdp__fsdp_alloc(next, cdp_size(d->group) * sizeof c.own);
+    st = c.all ? CDP_OK : cdp__fsdp_nomem("records", cdp_size(d->group) * sizeof c.own);
+    st = cdp__fsdp_vote(d->group, st);
+    if (st == CDP_OK) st = cdp__fsdp_change_to(&c, next, d, complete);
+    cdp__fsdp_free(next, c.all);
+    return st;
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_join(cdp_fsdp *next, const cdp_fsdp_desc *d) {
+    bool complete;
+    return cdp__fsdp_join_group(NULL, next, d, CDP_FSDP_AGREE, &complete);
+}
+
+/* The desc of the new layout. */
+CDP__PRIVATE cdp_fsdp_desc cdp__fsdp_desc_for(
+    const cdp_fsdp *f, cdp_group *group, cdp_fsdp_unit *units) {
+    cdp_fsdp_desc d = f->desc;
+    uint32_t i;
+    for (i = 0; i < f->unit_count; ++i) {
+        units[i].name = f->units[i].name;
+        units[i].keep = f->units[i].keep;
+        units[i].uses = f->units[i].uses;
+    }
+    d.group = group;
+    d.units = units;
+    d.unit_count = f->unit_count;
+    d.receive = true;
+    if (!f->own_divisor) d.divisor = 0;
+    return d;
+}
+
+/* Ends what is in flight. A healthy group ends it by itself. */
+CDP__PRIVATE void cdp__fsdp_calm(cdp_fsdp *f) {
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    for (i = 0; i < f->unit_count; ++i) {
+        const cdp__fsdp_unit *u = &f->units[i];
+        if (u->gathering && st != CDP_PENDING) st = cdp_work_wait_for(u->gather, 500);
+        if (u->forwarding && st != CDP_PENDING) st = cdp_work_wait_for(u->forward, 500);
+    }
+    for (i = 0; i < f->flights && st != CDP_PENDING; ++i)
+        st = cdp_work_wait_for(f->flight[i].work, 500);
+    if (st == CDP_PENDING) {
+        cdp_group_abort(f->gathers, "cdp_fsdp_rebind has left this group");
+        cdp_group_abort(f->reductions, "cdp_fsdp_rebind has left this group");
+        if (f->buddies) cdp_group_abort(f->buddies, "cdp_fsdp_rebind has left this group");
+    }
+    cdp__fsdp_settle(f);
+    cdp__fsdp_free_caches(f);
+    if (f->failed != CDP_OK) return;
+    (void)cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_fsdp_rebind has not ended; call it again");
+    (void)cdp__fsdp_broken(f, CDP_ERR_STATE);
+}
+
+CDP__PRIVATE void cdp__fsdp_adopt(cdp_fsdp *f, cdp_fsdp *next) {
+    const cdp_fsdp was = *f;
+    *f = *next;
+    *next = was;
+    f->desc.units = NULL;
+    cdp_fsdp_destroy(next);
+}
+
+CDP__PRIVATE cdp_status cdp__fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t turn) {
+    cdp_fsdp *next = (cdp_fsdp *)cdp__fsdp_alloc(f, sizeof *next);
+    cdp_fsdp_unit *units =
+        (cdp_fsdp_unit *)cdp__fsdp_alloc(f, f->unit_count * sizeof(cdp_fsdp_unit));
+    const cdp_os *os = cdp_group_desc_of(group)->os;
+    bool complete = false;
+    cdp_status st;
+    if (next && units) {
+        const cdp_fsdp_desc d = cdp__fsdp_desc_for(f, group, units);
+        cdp__fsdp_settings(next, os, &d);
+        st = cdp__fsdp_join_group(f, next, &d, turn, &complete);
+    } else
+        st = cdp__fsdp_vote(group, cdp__fsdp_nomem("the struct", sizeof *next));
+    if (st == CDP_OK)
+        cdp__fsdp_adopt(f, next);
+    else if (complete)
+        f->pending = next;
+    else if (next && units)
+        cdp_fsdp_destroy(next);
+    else
+        cdp__fsdp_free(f, next);
+    cdp__fsdp_free(f, units);
+    return st;
+}
+
+CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t turn) {
+    cdp_status st;
+    if (!f || !group) return cdp__fsdp_missing("cdp_fsdp_rebind", f ? "group" : "fsdp");
+    st = cdp_group_status(group);
+    if (st != CDP_OK) return st;
+    if (f->desc.replicate || f->desc.norm_group)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_fsdp_rebind: not offered with desc.replicate or desc.norm_group; save, and "
+            "restore on the new groups");
+    cdp__fsdp_calm(f);
+    return cdp__fsdp_rebind(f, group, turn);
+}
+
+CDP_API uint64_t cdp_fsdp_turn(const cdp_fsdp *f) {
+    return f ? f->turn : 0;
+}
+
+/* ---- creation ---- */
 
 CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
     const cdp_os *os;
@@ -2526,7 +3568,7 @@ CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
     if (st == CDP_OK && !f) st = cdp__fsdp_nomem("the struct", sizeof *f);
     if (!f) return cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
     cdp__fsdp_settings(f, os, d);
-    st = cdp__fsdp_open(f, d);
+    st = d->receive ? cdp__fsdp_join(f, d) : cdp__fsdp_open(f, d);
     if (st == CDP_OK)
         *out = f;
     else

@@ -53,6 +53,26 @@
         with cdp_fsdp_no_sync() whole gradients stay until it is off. A unit that a step did not
         use: `ready` alone, its gradients are zeros.
 
+    A DEATH
+        With desc.copies, further ranks hold each shard: they get the sum of its gradient as soon as
+        its owner has it, and repeat its updates. When a rank dies, calls fail on the others; they
+        make a group of those that are left, by cdp_elastic.h or otherwise, and go on:
+
+            if (now.changed) st = f ? cdp_fsdp_rebind(f, now.group, now.step) : create(now, &f);
+            while steps are left:
+                forward and backward as above
+                if (cdp_fsdp_backward_end(f, 0, &info) != CDP_OK
+                    || cdp_elastic_commit(e) != CDP_OK) continue;        // cdp_elastic_next()
+                if (cdp_fsdp_step(f) != CDP_OK) return cdp_print_error(stderr);
+
+        A newcomer creates with desc.receive, where `now.step` is not 0; desc.turn is the step of
+        the start. cdp_fsdp_step() follows a commit before any other call. Where no cdp_elastic
+        decides, pass CDP_FSDP_AGREE, and ask cdp_fsdp_turn() which step comes next. A rank ends
+        cdp_fsdp_backward_end() only after all ranks have entered it, with all that their updates
+        need; so what one rank has updated all others can update, and at most the step in flight is
+        computed again. With c copies any c deaths between two changes lose nothing, and more if
+        each shard keeps a holder. Otherwise cdp_fsdp_rebind() says which shard is gone.
+
     CONTENTS
         Each part is marked >>folder/name and comes from src/folder/name.h. `grep '>>'` lists the
         parts in their order, which is that of the #include lines of src/cdp_fsdp.h. A part uses
@@ -73,6 +93,7 @@
         save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
+        go on when ranks die or join                       desc.copies, cdp_fsdp_rebind
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
@@ -124,27 +145,30 @@
 
     MEMORY
         n ranks, P elements. Own pieces: 8 P/n bytes, 4 P/n for each array of state, 2 P/n for a
-        16-bit copy. Slots: units of one size share 1 + prefetch of them; kept units have their own.
-        Whole gradients: two of the largest unit; with stage 1, of units with `uses` and of what
-        no_sync keeps, all. 16-bit reductions: two more of half the size. All of it is allocated at
-        creation, but: what no_sync keeps, slots for units of one size that are needed at one time,
-        whole gradients of more than two units at one time, and the order of units, which the first
-        steps record. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
+        16-bit copy; each of desc.copies the same without a 16-bit copy. Slots: units of one size
+        share 1 + prefetch of them; kept units have their own. Whole gradients: two of the largest
+        unit; with stage 1, of units with `uses` and of what no_sync keeps, all. 16-bit reductions:
+        two more of half the size. All of it is allocated at creation, but: what no_sync keeps,
+        slots for units of one size that are needed at one time, whole gradients of more than two
+        units at one time, and the order of units, which the first steps record.
+        cdp_fsdp_rebind() holds the shards before and after it at one time, without slots of the
+        former. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
 
     ERRORS
         INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
         ranks, with the reason of one; MISMATCH names what differs and both ranks. The groups stay
         usable. In a step others wait for a rank whose call was refused: it corrects the call, or
         destroys its cdp_fsdp, and they learn at once that it has left.
-        After a failure of communication, of an update, or of memory in a step, destroy the
-        cdp_fsdp: every later call fails. Other ranks learn of it at their next operation.
+        After a failure of communication, of an update, or of memory in a step, every later call
+        fails: destroy the cdp_fsdp, or cdp_fsdp_rebind() it to another group. Other ranks learn of
+        it at their next operation.
 
     LIMITS
         65535 ranks | 65534 units | 1048576 parameters of 8 dimensions | host memory only
         pieces are f32; gathered and reduced as f32, bf16 or f16
-        not yet: device memory, several dtypes in one model, updates inside backward, further
-        copies of shards for a rank that dies, pipelines' and tensors' meshes in one desc (their
-        groups are: norm_group, `copy`)
+        at most 3 copies of each shard; they and cdp_fsdp_rebind() not with replicate, norm_group
+        not yet: device memory, several dtypes in one model, updates inside backward, pipelines' and
+        tensors' meshes in one desc (their groups are: norm_group, `copy`)
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #include "cdp.h"
@@ -158,6 +182,9 @@
 #endif
 #if defined(CDP_NO_GROUPS) || defined(CDP_NO_TRAINING)
 #error "cdp_fsdp.h needs what CDP_NO_GROUPS and CDP_NO_TRAINING leave out"
+#endif
+#ifdef CDP_NO_MESSAGES
+#error "cdp_fsdp.h needs what CDP_NO_MESSAGES leaves out"
 #endif
 #ifdef CDP_FEW_DTYPES
 #error "cdp_fsdp.h converts between dtypes: do not define CDP_FEW_DTYPES"
@@ -182,13 +209,16 @@ extern "C" {
 
 #include "fsdp/cuts.h"
 #include "fsdp/checks.h"
+#include "fsdp/holders.h"
 #include "fsdp/paper.h"
 #include "fsdp/state.h"
 #include "fsdp/gather.h"
+#include "fsdp/copies.h"
 #include "fsdp/reduce.h"
 #include "fsdp/step.h"
 #include "fsdp/picture.h"
 #include "fsdp/agree.h"
 #include "fsdp/create.h"
+#include "fsdp/rebind.h"
 
 #endif /* CDP_FSDP_IMPL_INCLUDED */

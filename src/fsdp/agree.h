@@ -24,8 +24,8 @@
 
 enum {
     CDP__FSDP_GROUPS = 12, /* the first of the words about groups */
-    CDP__FSDP_PLACE = 17,  /* the word that only ranks of desc.replicate compare */
-    CDP__FSDP_WORDS = 19
+    CDP__FSDP_PLACE = 20,  /* the word that only ranks of desc.replicate compare */
+    CDP__FSDP_WORDS = 22
 };
 
 #define CDP__FSDP_HASH 0xcbf29ce484222325u
@@ -37,12 +37,13 @@ CDP__PRIVATE uint64_t cdp__fsdp_hash(uint64_t h, const void *data, uint64_t byte
     return h;
 }
 
-/* All settings of an optimizer: shards with different ones would be updated differently. */
-CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o) {
-    const double numbers[] = {o->lr, o->momentum, o->dampening, o->beta1, o->beta2, o->alpha,
-        o->eps, o->weight_decay, o->lr_decay, o->initial};
-    const uint64_t others[] = {
-        (uint64_t)o->kind, o->step, o->nesterov, o->amsgrad, o->centered, o->maximize, o->fma};
+/* All settings of an optimizer: shards with different ones would be updated differently. `later`: a
+   newcomer gets its step, and a schedule may have gone on on some ranks. */
+CDP__PRIVATE uint64_t cdp__fsdp_optim_hash(const cdp_optim *o, bool later) {
+    const double numbers[] = {later ? 0 : o->lr, o->momentum, o->dampening, o->beta1, o->beta2,
+        o->alpha, o->eps, o->weight_decay, o->lr_decay, o->initial};
+    const uint64_t others[] = {(uint64_t)o->kind, later ? 0 : o->step, o->nesterov, o->amsgrad,
+        o->centered, o->maximize, o->fma};
     return cdp__fsdp_hash(
         cdp__fsdp_hash(CDP__FSDP_HASH, numbers, sizeof numbers), others, sizeof others);
 }
@@ -57,8 +58,8 @@ CDP__PRIVATE void cdp__fsdp_words(
     const cdp_fsdp *f, cdp_group *g, uint64_t hash, uint64_t *word, const char **name) {
     static const char *const names[CDP__FSDP_WORDS] = {"param_count", "unit_count", "stage",
         "compute", "reduce", "states", "optim", "update", "prefetch", "no_prefetch",
-        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "fill", "",
-        ""};
+        "skip_nonfinite", "own_init", "replicate", "norm_group", "max_norm", "divisor", "fill",
+        "copies", "copy_distance", "receive", "", ""};
     const cdp_fsdp_desc *d = &f->desc;
     uint32_t i;
     word[0] = d->param_count;
@@ -67,7 +68,7 @@ CDP__PRIVATE void cdp__fsdp_words(
     word[3] = (uint64_t)d->compute;
     word[4] = (uint64_t)d->reduce;
     word[5] = cdp__fsdp_states(d);
-    word[6] = d->optim ? cdp__fsdp_optim_hash(d->optim) : 0;
+    word[6] = d->optim ? cdp__fsdp_optim_hash(d->optim, d->receive) : 0;
     word[7] = d->update != NULL;
     word[8] = d->prefetch;
     word[9] = d->no_prefetch;
@@ -78,6 +79,9 @@ CDP__PRIVATE void cdp__fsdp_words(
     memcpy(&word[14], &d->max_norm, sizeof d->max_norm);
     memcpy(&word[15], &d->divisor, sizeof d->divisor);
     word[16] = d->fill != NULL;
+    word[17] = d->copies;
+    word[18] = f->distance;
+    word[19] = d->receive;
     word[CDP__FSDP_PLACE] = g == d->replicate ? (uint64_t)f->ranks << 32 | f->rank : 0;
     word[CDP__FSDP_PLACE + 1] = hash;
     for (i = 0; i < CDP__FSDP_WORDS; ++i)

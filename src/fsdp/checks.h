@@ -86,6 +86,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_check_optimizer(const char *call, const cdp_fs
     return d->optim ? cdp__fsdp_check_optim(call, d->optim) : CDP_OK;
 }
 
+CDP__PRIVATE cdp_status cdp__fsdp_check_copies(const char *call, const cdp_fsdp_desc *d) {
+    if (!d->copies) return CDP_OK;
+    if (d->copies > CDP_FSDP_COPIES || !(d->optim || d->update))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "%s: desc.copies is %u; at most %u, and holders repeat updates, so set desc.optim or "
+            "desc.update",
+            call, d->copies, CDP_FSDP_COPIES);
+    if (d->replicate || d->norm_group)
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "%s: desc.copies is not offered with desc.replicate or desc.norm_group; leave one out",
+            call);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d) {
     uint64_t all = 0;
     uint32_t i, units;
@@ -107,7 +121,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_check(const char *call, const cdp_fsdp_desc *d
     units = cdp__fsdp_unit_count(d);
     for (i = 0; i < d->param_count && st == CDP_OK; ++i)
         st = cdp__fsdp_check_param(call, d, i, units, &all);
-    return st == CDP_OK ? cdp__fsdp_check_optimizer(call, d) : st;
+    if (st == CDP_OK) st = cdp__fsdp_check_optimizer(call, d);
+    return st == CDP_OK ? cdp__fsdp_check_copies(call, d) : st;
 }
 
 CDP__PRIVATE uint64_t cdp__fsdp_size_of(cdp_dtype t) {

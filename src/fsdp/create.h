@@ -22,6 +22,7 @@
 #include "state.h"
 #include "agree.h"
 #include "gather.h"
+#include "copies.h"
 #include "reduce.h"
 #include "step.h"
 #include "picture.h"
@@ -48,7 +49,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
     f->units = (cdp__fsdp_unit *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->units);
     f->slots = (cdp__fsdp_slot *)cdp__fsdp_alloc(f, f->unit_count * sizeof *f->slots);
     f->counts = (uint64_t *)cdp__fsdp_alloc(f, 2ull * f->unit_count * f->ranks * sizeof *f->counts);
-    f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(f, d->param_count * sizeof *f->pieces);
+    f->pieces = (cdp_fsdp_piece *)cdp__fsdp_alloc(
+        f, d->param_count * (uint64_t)f->image_count * sizeof *f->pieces);
     f->parts = (uint64_t *)cdp__fsdp_alloc(f, f->ranks * sizeof *f->parts);
     if (!f->params || !f->offset || !f->units || !f->slots || !f->counts || !f->pieces || !f->parts)
         return cdp__fsdp_nomem("the tables", bytes);
@@ -69,6 +71,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_tables(cdp_fsdp *f, const cdp_fsdp_desc *
         u->keep = cdp__fsdp_keeps(d, i);
         u->uses = cdp__fsdp_uses(d, i);
         u->slot = u->pool = u->event = CDP__FSDP_NONE;
+        u->expected = 1;
         named = named && u->name;
     }
     return named ? CDP_OK : cdp__fsdp_nomem("names", bytes);
@@ -176,26 +179,36 @@ CDP__PRIVATE uint64_t cdp__fsdp_overlap(
     return high > low ? high - low : 0;
 }
 
+/* The piece of a parameter in one of the shards that this rank holds. */
+CDP__PRIVATE void cdp__fsdp_open_piece(cdp_fsdp *f, uint32_t image, uint32_t i) {
+    cdp_fsdp_piece *p = &f->pieces[f->held_pieces];
+    const cdp__fsdp_image *m = &f->images[image];
+    const uint32_t unit = f->params[i].unit, frozen = f->params[i].frozen;
+    const uint64_t *const counts = f->units[unit].range[frozen].counts;
+    uint64_t start = 0, at;
+    uint32_t k;
+    for (k = 0; k < m->shard; ++k)
+        start += counts[k];
+    p->count = cdp__fsdp_overlap(f, i, start, counts[m->shard], &p->first);
+    if (!p->count) return;
+    p->param = i;
+    at = cdp__fsdp_place(f, unit, frozen, image) + f->offset[i] + p->first - start;
+    p->data = m->values + at;
+    for (k = 0; k < CDP_FSDP_STATES && !frozen; ++k)
+        p->state[k] = m->states[k] ? m->states[k] + at : NULL;
+    p->grad = frozen ? NULL : m->means + at;
+    ++f->held_pieces;
+}
+
 CDP__PRIVATE void cdp__fsdp_open_pieces(cdp_fsdp *f) {
-    uint32_t unit, i, k;
-    for (unit = 0; unit < f->unit_count; ++unit) {
-        const uint32_t end = cdp__fsdp_end(&f->list, unit);
-        for (i = cdp__fsdp_first(&f->list, unit); i < end; ++i) {
-            cdp_fsdp_piece *p = &f->pieces[f->piece_count];
-            const cdp__fsdp_unit *u = &f->units[unit];
-            const cdp__fsdp_range *r = &u->range[f->params[i].frozen];
-            uint64_t at;
-            if (f->params[i].unit != unit) continue;
-            p->count = cdp__fsdp_overlap(f, i, r->start, r->own, &p->first);
-            if (!p->count) continue;
-            p->param = i;
-            at = f->offset[i] + p->first - r->start;
-            p->data = r->value + at;
-            for (k = 0; k < CDP_FSDP_STATES && !f->params[i].frozen; ++k)
-                p->state[k] = u->state[k] ? u->state[k] + at : NULL;
-            p->grad = f->params[i].frozen ? NULL : u->mean + at;
-            ++f->piece_count;
+    uint32_t image, unit, i;
+    for (image = 0; image < f->image_count; ++image) {
+        for (unit = 0; unit < f->unit_count; ++unit) {
+            const uint32_t end = cdp__fsdp_end(&f->list, unit);
+            for (i = cdp__fsdp_first(&f->list, unit); i < end; ++i)
+                if (f->params[i].unit == unit) cdp__fsdp_open_piece(f, image, i);
         }
+        if (!image) f->piece_count = f->held_pieces;
     }
 }
 
@@ -273,6 +286,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_init(cdp_fsdp *f, const cdp_fsdp_desc *d, uint
     }
     if (st == CDP_OK && d->replicate && !d->own_init && f->value_count)
         st = cdp_broadcast(f->replicas, f->values, f->value_count, CDP_DTYPE_F32, 0);
+    if (st == CDP_OK) st = cdp__fsdp_refill(f);
     return st == CDP_OK ? cdp__fsdp_cast(f) : st;
 }
 
@@ -319,6 +333,7 @@ CDP_API cdp_status cdp_fsdp_restore(
             (float *)(uintptr_t)values, root);
     if (st == CDP_OK) st = cdp__fsdp_cast(f);
     if (st == CDP_OK) cdp__fsdp_forget_slots(f);
+    f->filled = false; /* until the next step ends: many parameters are restored at a time */
     return cdp__fsdp_broken(f, st);
 }
 
@@ -344,25 +359,41 @@ CDP__PRIVATE void cdp__fsdp_settle(cdp_fsdp *f) {
     uint32_t i;
     for (i = 0; f->units && i < f->unit_count; ++i)
         if (f->units[i].gathering) (void)!cdp_work_wait(f->units[i].gather);
+    for (i = 0; f->units && i < f->unit_count; ++i)
+        if (f->units[i].forwarding) (void)!cdp_work_wait(f->units[i].forward);
     for (i = 0; i < f->flights; ++i)
         (void)!cdp_work_wait(f->flight[i].work);
 }
 
-CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
-    cdp_group *const g = f->desc.group;
+/* Frees what follows from shards: slots, and whole gradients. */
+CDP__PRIVATE void cdp__fsdp_free_caches(cdp_fsdp *f) {
     uint32_t i;
+    cdp__fsdp_forget_slots(f);
     for (i = 0; i < f->slot_count; ++i)
-        cdp_group_free(g, f->slots[i].memory);
+        cdp_group_free(f->gathers, f->slots[i].memory);
     for (i = 0; f->units && i < f->unit_count; ++i) {
-        cdp_group_free(g, f->units[i].own_grad);
-        cdp__fsdp_free(f, f->units[i].name);
+        cdp_group_free(f->gathers, f->units[i].own_grad);
+        f->units[i].own_grad = f->units[i].grad = NULL;
+        f->units[i].gathering = f->units[i].forwarding = false;
     }
+    for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
+        cdp_group_free(f->gathers, f->pool[i]);
+        cdp_group_free(f->gathers, f->narrow[i]);
+        f->pool[i] = NULL;
+        f->narrow[i] = NULL;
+    }
+    f->slot_count = f->flights = 0;
+}
+
+CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
+    cdp_group *const g = f->gathers;
+    uint32_t i;
+    cdp__fsdp_free_caches(f);
+    cdp__fsdp_free_images(f);
+    for (i = 0; f->units && i < f->unit_count; ++i)
+        cdp__fsdp_free(f, f->units[i].name);
     for (i = 0; f->params && i < f->desc.param_count; ++i)
         cdp__fsdp_free(f, (void *)(uintptr_t)f->params[i].name);
-    for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
-        cdp_group_free(g, f->pool[i]);
-        cdp_group_free(g, f->narrow[i]);
-    }
     for (i = 0; i < CDP_FSDP_STATES; ++i)
         cdp__fsdp_free(f, f->states[i]);
     cdp_group_free(g, f->values);
@@ -383,13 +414,17 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
 }
 
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
+    cdp_group *gathers;
     if (!f) return;
+    cdp_fsdp_destroy(f->pending);
     cdp__fsdp_settle(f);
-    cdp_group_destroy(f->gathers);
     cdp_group_destroy(f->reductions);
     cdp_group_destroy(f->replicas);
     cdp_group_destroy(f->norms);
+    cdp_group_destroy(f->buddies);
+    gathers = f->gathers;
     cdp__fsdp_free_all(f);
+    cdp_group_destroy(gathers); /* its memory goes with it */
 }
 
 /* A group of the same ranks. */
@@ -411,6 +446,10 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_groups(cdp_fsdp *f) {
     if (st == CDP_OK) st = cdp__fsdp_twin(f, d->group, &f->reductions);
     if (st == CDP_OK && d->replicate) st = cdp__fsdp_twin(f, d->replicate, &f->replicas);
     if (st == CDP_OK && d->norm_group) st = cdp__fsdp_twin(f, d->norm_group, &f->norms);
+    if (st == CDP_OK && f->image_count > 1) st = cdp__fsdp_twin(f, d->group, &f->buddies);
+    if (st == CDP_OK && f->buddies)
+        st = cdp_group_reserve(
+            f->buddies, 2 * CDP_FSDP_COPIES * (uint32_t)cdp__min(64, f->unit_count));
     return st;
 }
 
@@ -421,6 +460,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open_own(cdp_fsdp *f, uint8_t **given) {
     for (i = 0; i < f->unit_count; ++i)
         cdp__fsdp_cut_unit(f, i);
     if (st == CDP_OK) st = cdp__fsdp_open_shards(f);
+    if (st == CDP_OK) st = cdp__fsdp_open_images(f);
     if (st == CDP_OK) st = cdp__fsdp_open_slots(f);
     *given = (uint8_t *)cdp__fsdp_alloc(f, f->desc.param_count);
     return st != CDP_OK || *given ? st : cdp__fsdp_nomem("first values", f->desc.param_count);
@@ -439,6 +479,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_use_groups(cdp_fsdp *f) {
     cdp_status st = cdp_barrier(f->gathers);
     if (st == CDP_OK) st = cdp_barrier(f->reductions);
     if (st == CDP_OK && f->replicas) st = cdp_barrier(f->replicas);
+    if (st == CDP_OK && f->buddies) st = cdp_barrier(f->buddies);
     return st == CDP_OK && f->norms ? cdp_barrier(f->norms) : st;
 }
 
@@ -460,7 +501,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
         f->spans[1].begin_ns = cdp__fsdp_now(f);
-        st = cdp__fsdp_init(f, d, given);
+        if (!d->receive) st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);
     return st;
@@ -476,32 +517,15 @@ CDP__PRIVATE void cdp__fsdp_settings(cdp_fsdp *f, const cdp_os *os, const cdp_fs
     f->ranks = cdp_size(d->group);
     f->rank = cdp_rank(d->group);
     f->unit_count = cdp__fsdp_unit_count(d);
-    if (d->divisor == 0)
+    f->distance = cdp__def(d->copy_distance, 1u);
+    f->image_count = 1 + cdp__fsdp_copies(d->copies, f->distance, f->ranks);
+    f->layout = f->seen = 1;
+    f->turn = d->turn;
+    f->own_divisor = d->divisor != 0;
+    if (!f->own_divisor)
         f->desc.divisor = (double)f->ranks * (d->replicate ? cdp_size(d->replicate) : 1);
     f->last = CDP__FSDP_NONE;
-}
-
-CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
-    const cdp_os *os;
-    cdp_fsdp *f = NULL;
-    cdp_status st;
-    if (!out) return cdp__fsdp_missing("cdp_fsdp_create", "out");
-    *out = NULL;
-    if (!d || !d->group) return cdp__fsdp_missing("cdp_fsdp_create", d ? "desc.group" : "desc");
-    st = cdp_group_status(d->group);
-    if (st != CDP_OK) return st;
-    os = cdp_group_desc_of(d->group)->os;
-    st = cdp__fsdp_check("cdp_fsdp_create", d);
-    if (st == CDP_OK) f = (cdp_fsdp *)os->alloc(os->user, sizeof *f);
-    if (st == CDP_OK && !f) st = cdp__fsdp_nomem("the struct", sizeof *f);
-    if (!f) return cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
-    cdp__fsdp_settings(f, os, d);
-    st = cdp__fsdp_open(f, d);
-    if (st == CDP_OK)
-        *out = f;
-    else
-        cdp_fsdp_destroy(f);
-    return st;
+    f->loss_scale = f->info.scale = 1;
 }
 
 #endif /* CDP_SRC_FSDP_CREATE_H */

@@ -13,6 +13,8 @@
 #define CDP_FSDP_DIMS 8u           /* most dimensions of a parameter */
 #define CDP_FSDP_STATES 4u         /* most arrays of optimizer state */
 #define CDP_FSDP_UNITS 65534u      /* most units */
+#define CDP_FSDP_COPIES 3u         /* most copies of each shard */
+#define CDP_FSDP_AGREE UINT64_MAX  /* in place of a number of steps: the ranks find it */
 #define CDP_FSDP_VALUES UINT32_MAX /* in place of a state: the parameter itself */
 
 /* Where a parameter may be cut: at multiples of so many elements, and at its ends. */
@@ -78,14 +80,24 @@ typedef struct cdp_fsdp_desc {
        ranks, or on none. */
     void (*fill)(void *user, uint32_t param, uint64_t first, uint64_t count, float *out);
     void *user;
-    uint32_t states;      /* arrays of state that `update` needs; zeros at first */
-    double max_norm;      /* gradients are clipped to it (default: not) */
-    double divisor;       /* of sums over ranks (default: ranks of group and replicate) */
-    bool skip_nonfinite;  /* no rank updates if any gradient is infinite or NaN */
-    uint32_t prefetch;    /* units gathered ahead (default: 1) */
-    bool no_prefetch;     /* none is */
-    bool own_init;        /* each rank's `init` counts, not rank 0's */
-    uint32_t events;      /* so many of a step are kept for cdp_fsdp_trace() (default: none) */
+    uint32_t states;     /* arrays of state that `update` needs; zeros at first */
+    double max_norm;     /* gradients are clipped to it (default: not) */
+    double divisor;      /* of sums over ranks (default: ranks of group and replicate) */
+    bool skip_nonfinite; /* no rank updates if any gradient is infinite or NaN */
+    uint32_t prefetch;   /* units gathered ahead (default: 1) */
+    bool no_prefetch;    /* none is */
+    bool own_init;       /* each rank's `init` counts, not rank 0's */
+    uint32_t events;     /* so many of a step are kept for cdp_fsdp_trace() (default: none) */
+    /* So many further ranks hold each shard, get its gradient in each step, and repeat its updates:
+       then cdp_fsdp_rebind() loses nothing when a rank dies. Holders of the shard of rank r are
+       r + k * copy_distance for k = 1 to `copies`, modulo the number of ranks; with fewer ranks
+       there are fewer. Results of `update` may depend on its piece and on constants alone, and what
+       it sets, as the settings of `optim`, is set for a step before its cdp_fsdp_backward_end()
+       (default: none) */
+    uint32_t copies;
+    uint32_t copy_distance; /* e.g. ranks of a host, so a host may die (default: 1) */
+    bool receive;  /* a newcomer: the others call cdp_fsdp_rebind(), and values come from them */
+    uint64_t turn; /* steps that have ended before creation, for cdp_fsdp_turn() (default: 0) */
     uint32_t paper_ranks; /* for cdp_fsdp_preview() and cdp_fsdp_range() without a group */
 } cdp_fsdp_desc;
 
@@ -107,10 +119,13 @@ typedef struct cdp_fsdp_stats {
     uint64_t slot_bytes;     /* where units are gathered */
     uint64_t gradient_bytes; /* whole gradients */
     uint64_t scratch_bytes;  /* gradients on their way in 16 bits */
+    uint64_t held_bytes;     /* copies of other ranks' shards, with gradients and state */
     uint64_t total_bytes;    /* all of these */
     uint64_t gather_bytes, reduce_bytes; /* received in the last step; on paper: in each step */
-    uint32_t gathers, reductions;        /* of the last step */
-    uint32_t misses;      /* of the last step: gathers that began when they were needed */
+    uint64_t forward_bytes; /* sent to holders of copies in the last step; on paper: in each */
+    uint64_t moved_bytes;   /* received when shards moved to this group */
+    uint32_t gathers, reductions; /* of the last step */
+    uint32_t misses;              /* of the last step: gathers that began when they were needed */
     uint64_t exposed_ns;  /* of the last step: how long calls waited for gathers, reductions */
     double largest_share; /* the largest rank's elements over the mean of all ranks */
 } cdp_fsdp_stats;
@@ -180,6 +195,22 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_backward_end(
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *fsdp);
 /* Forgets the gradients of this step: no update. Errors: as cdp_fsdp_step(). */
 CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *fsdp);
+
+/* Go on with the ranks of another group, after a death or a change: fewer or more of them. All that
+   had a cdp_fsdp call this, newcomers create one with desc.receive, at the same time; the group
+   before may have failed, and may be destroyed. Every rank gets what it lacks from one that holds
+   it, in place of the shards that it had; the bytes that move are the fewest possible. A step that
+   one of these ranks has ended counts for all: those that lack its update make it here. Any other
+   step in flight is forgotten, with its gradients; cdp_fsdp_turn() says which one comes next.
+   turn: how many steps count, where something else decides that, as cdp_elastic_commit(); or
+   CDP_FSDP_AGREE. Collective over `group`. Errors: INVALID; UNSUPPORTED (desc.replicate or
+   norm_group); STATE (all ranks that held a shard are gone: the text names it; load what was saved.
+   Or `turn` cannot be reached); NOMEM; MISMATCH; the failure of `group`. After an error nothing is
+   lost: call it again with another group; other calls but cdp_fsdp_destroy() fail until then. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *fsdp, cdp_group *group, uint64_t turn);
+/* How many steps have ended, by cdp_fsdp_step() or cdp_fsdp_drop(), on this group and those before;
+   0 for NULL. */
+CDP_API uint64_t cdp_fsdp_turn(const cdp_fsdp *fsdp);
 
 /* The pieces of this rank, in the order of units and of parameters in them. */
 CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *fsdp);

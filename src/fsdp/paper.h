@@ -13,6 +13,7 @@
 #include "fsdp_api.h"
 #include "cuts.h"
 #include "checks.h"
+#include "holders.h"
 
 /* A unit on one rank: elements of all ranks and of this one; [0] trainable, [1] frozen. */
 typedef struct cdp__fsdp_plan {
@@ -152,7 +153,21 @@ CDP__PRIVATE double cdp__fsdp_largest_share(
 
 CDP__PRIVATE void cdp__fsdp_preview_sum(cdp_fsdp_stats *s) {
     s->total_bytes = s->shard_bytes + s->state_bytes + s->copy_bytes + s->slot_bytes
-        + s->gradient_bytes + s->scratch_bytes;
+        + s->gradient_bytes + s->scratch_bytes + s->held_bytes;
+}
+
+/* Copies of other shards, and what goes to the holders of this one. */
+CDP__PRIVATE void cdp__fsdp_preview_held(const cdp_fsdp_desc *d, const cdp__fsdp_list *l,
+    uint32_t unit, uint32_t ranks, uint32_t rank, const cdp__fsdp_plan *own, cdp_fsdp_stats *out) {
+    const uint32_t distance = cdp__def(d->copy_distance, 1u);
+    const uint32_t copies = cdp__fsdp_copies(d->copies, distance, ranks);
+    uint32_t k;
+    for (k = 1; k <= copies; ++k) {
+        const cdp__fsdp_plan p =
+            cdp__fsdp_plan_of(l, unit, ranks, cdp__fsdp_held(ranks, distance, rank, k));
+        out->held_bytes += ((2 + cdp__fsdp_states(d)) * p.own[0] + p.own[1]) * 4;
+    }
+    out->forward_bytes += copies * own->own[0] * 4;
 }
 
 CDP__PRIVATE void cdp__fsdp_preview(
@@ -167,6 +182,7 @@ CDP__PRIVATE void cdp__fsdp_preview(
         out->shard_bytes += (2 * p.own[0] + p.own[1]) * 4;
         out->state_bytes += cdp__fsdp_states(d) * p.own[0] * 4;
         if (cdp__fsdp_size_of(d->compute) == 2) out->copy_bytes += (p.own[0] + p.own[1]) * 2;
+        cdp__fsdp_preview_held(d, &l, u, ranks, rank, &p, out);
         cdp__fsdp_preview_slots(&sizes, u, units, &p, out);
         if (!p.total[0]) continue;
         ++trained;

@@ -18,6 +18,7 @@
 #include "checks.h"
 #include "state.h"
 #include "gather.h"
+#include "copies.h"
 
 /* Adds a sum that has arrived. Where it is the first, f32 was received in place. */
 CDP__PRIVATE cdp_status cdp__fsdp_add(cdp_fsdp *f, const cdp__fsdp_flight *g) {
@@ -40,6 +41,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     const cdp__fsdp_flight g = f->flight[0];
     cdp__fsdp_unit *u = &f->units[g.unit];
     cdp_status st = cdp__fsdp_wait(f, "cdp_fsdp_ready", u, g.work);
+    if (st == CDP_OK && !g.first) st = cdp__fsdp_forwarded(f, u); /* it is read in place */
     if (st == CDP_OK) st = cdp__fsdp_add(f, &g);
     if (st != CDP_OK) return st;
     if (g.pool != CDP__FSDP_NONE) f->pool_taken[g.pool] = false;
@@ -48,7 +50,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     --u->reducing;
     --f->flights;
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
-    return CDP_OK;
+    return cdp__fsdp_pass_on(f, g.unit);
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_give_own(cdp_fsdp *f, cdp__fsdp_unit *u) {

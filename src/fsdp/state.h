@@ -11,6 +11,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
+#include "../group/messages_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
@@ -18,6 +19,7 @@
 #include "cuts.h"
 #include "checks.h"
 #include "paper.h"
+#include "holders.h"
 
 #define CDP__FSDP_FLIGHTS 2u /* reductions in flight */
 /* In the place of the root, which gathers and reductions do not have: they carry the number of
@@ -64,14 +66,18 @@ typedef struct cdp__fsdp_unit {
     uint32_t opens; /* needs without done */
     cdp_work gather;
     bool gathering;
-    uint32_t event;       /* of the gather */
-    float *grad;          /* whole gradient that the program adds to; NULL: not begun */
-    uint32_t pool;        /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
-    float *own_grad;      /* of units that do not share */
-    uint32_t reducing;    /* reductions in flight */
-    uint32_t ready_count; /* since the last reduction */
-    bool reduced;         /* a sum of this step is in `mean`, or on its way there */
-    bool held;            /* no_sync has kept its gradients */
+    uint32_t event;          /* of the gather */
+    float *grad;             /* whole gradient that the program adds to; NULL: not begun */
+    uint32_t pool;           /* which of the shared memories `grad` is; CDP__FSDP_NONE: own_grad */
+    float *own_grad;         /* of units that do not share */
+    uint32_t reducing;       /* reductions in flight */
+    uint32_t ready_count;    /* since the last reduction */
+    bool reduced;            /* a sum of this step is in `mean`, or on its way there */
+    bool held;               /* no_sync has kept its gradients */
+    uint32_t sums, expected; /* that have arrived in this step; in the one before */
+    uint32_t forwarded;      /* so many sums were in what holders got */
+    bool forwarding;
+    cdp_work forward;
 } cdp__fsdp_unit;
 
 typedef struct cdp__fsdp_slot {
@@ -90,13 +96,22 @@ typedef struct cdp__fsdp_flight {
     cdp_work work;
 } cdp__fsdp_flight;
 
+/* A shard that this rank holds: its own one, or a copy. */
+typedef struct cdp__fsdp_image {
+    uint32_t shard;
+    float *values, *means, *states[CDP_FSDP_STATES];
+    uint64_t value_count, mean_count;
+    uint64_t *at; /* where the trainable and the frozen range of each unit begin */
+} cdp__fsdp_image;
+
 struct cdp_fsdp {
     cdp_fsdp_desc desc; /* without what its caller may free */
     const cdp_os *os;
     /* Of the same ranks as desc.group, replicate and norm_group: no kind of operation waits for
        another one, and they end with the fsdp, so others do not wait for this rank. */
-    cdp_group *gathers, *reductions, *replicas, *norms;
+    cdp_group *gathers, *reductions, *replicas, *norms, *buddies;
     uint32_t ranks, rank, unit_count, piece_count;
+    uint32_t held_pieces;   /* with those of copies, which come after the own ones */
     cdp_fsdp_param *params; /* with copies of names */
     cdp__fsdp_list list;    /* the same */
     uint64_t *offset;       /* of each parameter in its range */
@@ -121,6 +136,19 @@ struct cdp_fsdp {
     bool backward, no_sync, ended;
     cdp_fsdp_info info;
     uint64_t step;
+    /* Copies: [0] is this rank's own shard. */
+    cdp__fsdp_image images[1 + CDP_FSDP_COPIES];
+    uint32_t image_count, distance;
+    bool filled;           /* copies are complete */
+    bool own_divisor;      /* the program has set it */
+    uint64_t layout, seen; /* number of this layout of shards; the highest that was met */
+    uint64_t turn;         /* steps that have ended */
+    bool entered;          /* the closing allreduce of this step: this rank can update */
+    bool torn;             /* an update has stopped half-way */
+    bool left_out;         /* the last step has updated nothing */
+    double loss_scale;
+    cdp_fsdp
+        *pending; /* a complete new layout, of which this rank does not know whether all use it */
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
@@ -141,7 +169,7 @@ CDP__PRIVATE void cdp__fsdp_free(const cdp_fsdp *f, void *p) {
 /* Memory that operations use; zeros. NULL: the last error says why. */
 CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *counter) {
     void *p = NULL;
-    if (cdp_group_alloc(f->desc.group, bytes ? bytes : 1, &p) != CDP_OK) return NULL;
+    if (cdp_group_alloc(f->gathers, bytes ? bytes : 1, &p) != CDP_OK) return NULL;
     memset(p, 0, (size_t)bytes);
     *counter += bytes;
     f->stats.total_bytes += bytes;

@@ -44,17 +44,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_complete(const cdp_fsdp *f) {
     return CDP_OK;
 }
 
-/* Adds the sums of the copies, and divides. */
+/* Adds the sums of the copies, and divides, as all holders of a shard do. */
 CDP__PRIVATE cdp_status cdp__fsdp_mean(cdp_fsdp *f) {
     const float by = (float)f->desc.divisor;
     uint64_t i;
+    uint32_t k;
     if (f->replicas && f->mean_count) {
         const cdp_status st = cdp_allreduce(
             f->replicas, NULL, f->means, f->mean_count, CDP_DTYPE_F32, CDP_REDUCE_SUM);
         if (st != CDP_OK) return st;
     }
-    for (i = 0; i < f->mean_count && by != 1 && f->desc.reduce != CDP_DTYPE_F16; ++i)
-        f->means[i] /= by;
+    if (by == 1 || f->desc.reduce == CDP_DTYPE_F16) return CDP_OK;
+    for (k = 0; k < f->image_count; ++k)
+        for (i = 0; i < f->images[k].mean_count; ++i)
+            f->images[k].means[i] /= by;
     return CDP_OK;
 }
 
@@ -79,6 +82,20 @@ CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *fo
     return st;
 }
 
+/* What the step will do. */
+CDP__PRIVATE void cdp__fsdp_judge(cdp_fsdp *f, double squares) {
+    f->info.norm = cdp__sqrt(squares) / f->loss_scale;
+    f->info.scale = 1 / f->loss_scale;
+    if (f->desc.max_norm > 0 && !(f->info.norm + 1e-6 <= f->desc.max_norm))
+        f->info.scale *= f->desc.max_norm / (f->info.norm + 1e-6);
+    f->info.skipped = f->info.found_inf && f->desc.skip_nonfinite;
+    f->ended = true;
+    for (uint32_t i = 0; i < f->held_pieces; ++i) {
+        f->pieces[i].scale = f->info.scale;
+        f->pieces[i].step = f->step + (f->info.skipped ? 0 : 1);
+    }
+}
+
 CDP_API cdp_status cdp_fsdp_backward_end(cdp_fsdp *f, double loss_scale, cdp_fsdp_info *info) {
     cdp_status st = cdp__fsdp_may(f, "cdp_fsdp_backward_end", 0, true);
     double squares = 0;
@@ -88,22 +105,15 @@ CDP_API cdp_status cdp_fsdp_backward_end(cdp_fsdp *f, double loss_scale, cdp_fsd
             "cdp_fsdp_backward_end: loss_scale is negative or not finite; pass 0 for 1");
     if (st == CDP_OK) st = cdp__fsdp_complete(f);
     if (st != CDP_OK) return st;
-    if (loss_scale == 0) loss_scale = 1;
+    f->loss_scale = loss_scale == 0 ? 1 : loss_scale;
     while (st == CDP_OK && f->flights)
         st = cdp__fsdp_retire(f);
+    if (st == CDP_OK) st = cdp__fsdp_complete_copies(f);
     if (st == CDP_OK) st = cdp__fsdp_mean(f);
+    f->entered = st == CDP_OK;
     if (st == CDP_OK) st = cdp__fsdp_squares(f, &squares, &f->info.found_inf);
     if (st != CDP_OK) return cdp__fsdp_broken(f, st);
-    f->info.norm = cdp__sqrt(squares) / loss_scale;
-    f->info.scale = 1 / loss_scale;
-    if (f->desc.max_norm > 0 && !(f->info.norm + 1e-6 <= f->desc.max_norm))
-        f->info.scale *= f->desc.max_norm / (f->info.norm + 1e-6);
-    f->info.skipped = f->info.found_inf && f->desc.skip_nonfinite;
-    f->ended = true;
-    for (uint32_t i = 0; i < f->piece_count; ++i) {
-        f->pieces[i].scale = f->info.scale;
-        f->pieces[i].step = f->step + (f->info.skipped ? 0 : 1);
-    }
+    cdp__fsdp_judge(f, squares);
     if (info) *info = f->info;
     return CDP_OK;
 }
@@ -130,18 +140,39 @@ CDP__PRIVATE cdp_status cdp__fsdp_update_unit(cdp_fsdp *f, cdp__fsdp_unit *u) {
     return cdp_optim_update(f->desc.optim, &r);
 }
 
+/* Repeats the update of a unit on this rank's copy of a shard. */
+CDP__PRIVATE cdp_status cdp__fsdp_update_copy(cdp_fsdp *f, uint32_t unit, uint32_t image) {
+    const cdp__fsdp_image *m = &f->images[image];
+    const uint64_t at = cdp__fsdp_place(f, unit, 0, image);
+    cdp_optim_range r;
+    uint32_t k;
+    memset(&r, 0, sizeof r);
+    r.param = m->values + at;
+    for (k = 0; k < cdp_optim_states(f->desc.optim); ++k)
+        r.state[k] = m->states[k] + at;
+    r.grad = m->means + at;
+    r.count = cdp__fsdp_in_image(f, unit, 0, image);
+    r.scale = f->info.scale;
+    return cdp_optim_update(f->desc.optim, &r);
+}
+
 CDP__PRIVATE cdp_status cdp__fsdp_update(cdp_fsdp *f) {
     cdp_status st = CDP_OK;
-    uint32_t i;
-    if (f->desc.optim) {
-        ++f->desc.optim->step;
-        for (i = 0; i < f->unit_count && st == CDP_OK; ++i)
-            st = cdp__fsdp_update_unit(f, &f->units[i]);
-        return st;
+    uint32_t i, k;
+    f->torn = true;
+    if (f->desc.optim) ++f->desc.optim->step;
+    for (i = 0; i < f->unit_count && f->desc.optim && st == CDP_OK; ++i) {
+        st = cdp__fsdp_update_unit(f, &f->units[i]);
+        for (k = 1; k < f->image_count && st == CDP_OK; ++k)
+            st = cdp__fsdp_update_copy(f, i, k);
     }
-    for (i = 0; i < f->piece_count && f->desc.update && st == CDP_OK; ++i)
+    for (i = 0; i < f->held_pieces && f->desc.update && st == CDP_OK; ++i)
         if (f->pieces[i].grad) st = f->desc.update(f->desc.user, &f->pieces[i]);
-    return st == CDP_OK ? cdp__fsdp_cast(f) : st;
+    if (st == CDP_OK && !f->desc.optim) st = cdp__fsdp_cast(f);
+    if (st != CDP_OK) return st;
+    ++f->step;
+    f->torn = false;
+    return CDP_OK;
 }
 
 /* What has to be true before parameters change. */
@@ -169,9 +200,15 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->record_count = f->next_count;
     f->next_count = f->cursor = 0;
     f->last = CDP__FSDP_NONE;
-    f->backward = f->ended = false;
-    for (i = 0; i < f->unit_count; ++i)
-        f->units[i].reduced = false;
+    f->backward = f->ended = f->entered = false;
+    ++f->turn;
+    f->left_out = !changed;
+    for (i = 0; i < f->unit_count; ++i) {
+        cdp__fsdp_unit *u = &f->units[i];
+        u->reduced = false;
+        u->expected = u->sums;
+        u->sums = u->forwarded = 0;
+    }
     if (changed) cdp__fsdp_forget_slots(f);
     f->stats.gathers = f->now.gathers;
     f->stats.reductions = f->now.reductions;
@@ -179,6 +216,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     f->stats.gather_bytes = f->now.gather_bytes;
     f->stats.reduce_bytes = f->now.reduce_bytes;
     f->stats.exposed_ns = f->now.exposed_ns;
+    f->stats.forward_bytes = f->now.forward_bytes;
     memset(&f->now, 0, sizeof f->now);
     cdp__fsdp_end_spans(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
@@ -195,7 +233,6 @@ CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *f) {
     st = cdp__fsdp_arrive_all(f);
     if (st == CDP_OK && !f->info.skipped) {
         st = cdp__fsdp_update(f);
-        if (st == CDP_OK) ++f->step;
         if (st != CDP_OK) cdp__fsdp_give_up(f, st, "cdp_fsdp_step: the update has failed: ");
     }
     if (st != CDP_OK) return cdp__fsdp_broken(f, st);
