@@ -60,12 +60,12 @@
         its owner has it, and repeat its updates. When a rank dies, calls fail on the others; they
         make a group of those that are left, by cdp_elastic.h or otherwise, and go on:
 
-            if (now.changed) st = f ? cdp_fsdp_rebind(f, now.group, now.step) : create(now, &f);
-            while steps are left:
-                forward and backward as above
-                if (cdp_fsdp_backward_end(f, 0, &info) != CDP_OK
-                    || cdp_elastic_commit(e) != CDP_OK) continue;        // cdp_elastic_next()
-                if (cdp_fsdp_step(f) != CDP_OK) return cdp_print_error(stderr);
+            if now.changed: if f, and now.step is not 0, cdp_fsdp_rebind(f, now.group, now.step);
+                else destroy f, and create it with now.group
+            forward and backward as above, up to cdp_fsdp_backward_end()
+            where any of these calls, or cdp_fsdp_rebind(), fails: cdp_elastic_alarm(e, why), and
+                the next turn of the loop: cdp_elastic_next()
+            if (cdp_elastic_commit(e) == CDP_OK) cdp_fsdp_step(f);
 
         A newcomer creates with desc.receive, where `now.step` is not 0; desc.turn is the step of
         the start. cdp_fsdp_step() follows a commit before any other call. Where no cdp_elastic
@@ -1492,12 +1492,28 @@ CDP__PRIVATE cdp_status cdp__fsdp_named(const char *call, const cdp__fsdp_unit *
     return cdp_error_set(st, peer, 0, "%s: unit '%s': %s", call, u->name, text);
 }
 
+/* Waits for an operation. Groups of the fsdp fail alone: where desc.group has failed meanwhile, as
+   at the end of an epoch of cdp_elastic.h, other ranks may not come here any more. */
+CDP__PRIVATE cdp_status cdp__fsdp_await(cdp_fsdp *f, cdp_work work) {
+    const uint32_t look_ms = 50;
+    cdp_status st = cdp_work_wait_for(work, look_ms);
+    while (st == CDP_PENDING) {
+        if (cdp_group_status(f->desc.group) != CDP_OK) {
+            const cdp_error e = *cdp_last_error();
+            cdp_group_abort(work.group, e.text);
+            return cdp_work_wait(work);
+        }
+        st = cdp_work_wait_for(work, look_ms);
+    }
+    return st;
+}
+
 /* Waits for a unit's operation. */
 CDP__PRIVATE cdp_status cdp__fsdp_wait(
     cdp_fsdp *f, const char *call, const cdp__fsdp_unit *u, cdp_work work) {
     const uint64_t from = cdp__fsdp_now(f);
     const uint32_t event = cdp__fsdp_begins(f, CDP__FSDP_WAITS, (uint32_t)(u - f->units), 0, from);
-    const cdp_status st = cdp_work_wait(work);
+    const cdp_status st = cdp__fsdp_await(f, work);
     f->now.exposed_ns += cdp__fsdp_now(f) - from;
     cdp__fsdp_ends(f, event);
     return cdp__fsdp_named(call, u, st);
@@ -2162,6 +2178,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *fo
     const bool replica = f->norms && f->replicas && cdp_rank(f->replicas);
     double sums[2] = {0, 0};
     uint32_t i;
+    cdp_work work;
     cdp_status st;
     for (i = 0; i < f->piece_count; ++i) {
         const cdp_fsdp_piece *p = &f->pieces[i];
@@ -2171,7 +2188,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *fo
         if (q - q != 0) sums[1] = 1;
         if (!replica && !f->params[p->param].copy) sums[0] += q;
     }
-    st = cdp_allreduce(g, NULL, sums, 2, CDP_DTYPE_F64, CDP_REDUCE_SUM);
+    st = cdp_allreduce_async(g, NULL, sums, 2, CDP_DTYPE_F64, CDP_REDUCE_SUM, &work);
+    if (st == CDP_OK) st = cdp__fsdp_await(f, work);
     *squares = sums[0];
     *found_inf = sums[1] != 0;
     return st;

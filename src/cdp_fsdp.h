@@ -58,12 +58,12 @@
         its owner has it, and repeat its updates. When a rank dies, calls fail on the others; they
         make a group of those that are left, by cdp_elastic.h or otherwise, and go on:
 
-            if (now.changed) st = f ? cdp_fsdp_rebind(f, now.group, now.step) : create(now, &f);
-            while steps are left:
-                forward and backward as above
-                if (cdp_fsdp_backward_end(f, 0, &info) != CDP_OK
-                    || cdp_elastic_commit(e) != CDP_OK) continue;        // cdp_elastic_next()
-                if (cdp_fsdp_step(f) != CDP_OK) return cdp_print_error(stderr);
+            if now.changed: if f, and now.step is not 0, cdp_fsdp_rebind(f, now.group, now.step);
+                else destroy f, and create it with now.group
+            forward and backward as above, up to cdp_fsdp_backward_end()
+            where any of these calls, or cdp_fsdp_rebind(), fails: cdp_elastic_alarm(e, why), and
+                the next turn of the loop: cdp_elastic_next()
+            if (cdp_elastic_commit(e) == CDP_OK) cdp_fsdp_step(f);
 
         A newcomer creates with desc.receive, where `now.step` is not 0; desc.turn is the step of
         the start. cdp_fsdp_step() follows a commit before any other call. Where no cdp_elastic

@@ -260,12 +260,28 @@ CDP__PRIVATE cdp_status cdp__fsdp_named(const char *call, const cdp__fsdp_unit *
     return cdp_error_set(st, peer, 0, "%s: unit '%s': %s", call, u->name, text);
 }
 
+/* Waits for an operation. Groups of the fsdp fail alone: where desc.group has failed meanwhile, as
+   at the end of an epoch of cdp_elastic.h, other ranks may not come here any more. */
+CDP__PRIVATE cdp_status cdp__fsdp_await(cdp_fsdp *f, cdp_work work) {
+    const uint32_t look_ms = 50;
+    cdp_status st = cdp_work_wait_for(work, look_ms);
+    while (st == CDP_PENDING) {
+        if (cdp_group_status(f->desc.group) != CDP_OK) {
+            const cdp_error e = *cdp_last_error();
+            cdp_group_abort(work.group, e.text);
+            return cdp_work_wait(work);
+        }
+        st = cdp_work_wait_for(work, look_ms);
+    }
+    return st;
+}
+
 /* Waits for a unit's operation. */
 CDP__PRIVATE cdp_status cdp__fsdp_wait(
     cdp_fsdp *f, const char *call, const cdp__fsdp_unit *u, cdp_work work) {
     const uint64_t from = cdp__fsdp_now(f);
     const uint32_t event = cdp__fsdp_begins(f, CDP__FSDP_WAITS, (uint32_t)(u - f->units), 0, from);
-    const cdp_status st = cdp_work_wait(work);
+    const cdp_status st = cdp__fsdp_await(f, work);
     f->now.exposed_ns += cdp__fsdp_now(f) - from;
     cdp__fsdp_ends(f, event);
     return cdp__fsdp_named(call, u, st);

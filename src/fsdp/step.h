@@ -67,6 +67,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *fo
     const bool replica = f->norms && f->replicas && cdp_rank(f->replicas);
     double sums[2] = {0, 0};
     uint32_t i;
+    cdp_work work;
     cdp_status st;
     for (i = 0; i < f->piece_count; ++i) {
         const cdp_fsdp_piece *p = &f->pieces[i];
@@ -76,7 +77,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_squares(cdp_fsdp *f, double *squares, bool *fo
         if (q - q != 0) sums[1] = 1;
         if (!replica && !f->params[p->param].copy) sums[0] += q;
     }
-    st = cdp_allreduce(g, NULL, sums, 2, CDP_DTYPE_F64, CDP_REDUCE_SUM);
+    st = cdp_allreduce_async(g, NULL, sums, 2, CDP_DTYPE_F64, CDP_REDUCE_SUM, &work);
+    if (st == CDP_OK) st = cdp__fsdp_await(f, work);
     *squares = sums[0];
     *found_inf = sums[1] != 0;
     return st;
