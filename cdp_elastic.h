@@ -247,8 +247,8 @@
         out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
         should be equal is not), STORE (the store is lost: this process must end; one that does not
         answer, as when its machine stands still, is lost after join_ms: until then steps go on, and
-        so does the job when it answers; for cdp_elastic_agree() and cdp_elastic_alarm() after
-        timeout_ms of tcp->group, at most 30 s), and whatever is a
+        so does the job when it answers; for cdp_elastic_alarm() after timeout_ms of tcp->group, at
+        most 30 s), and whatever is a
         mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
         turn. IO, NOMEM: the system refuses something here, as a descriptor or memory; the others go
         on without this process. An error of another rank is the loss of that rank, and only calls
@@ -412,7 +412,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *elastic);
 /* Collective over the ranks of the epoch: *all is true if each rank has passed `yes` true. Every
    rank that gets an answer gets the same one, also when ranks die meanwhile (then it is false, or
    the result that other ranks got before). One allreduce, one request to the store, one key that
-   stays. Errors: STATE (before cdp_elastic_next(), or after an error of it), STORE, INVALID; a
+   stays; a store that does not answer is waited for until join_ms. Errors: STATE (before
+   cdp_elastic_next(), or after an error of it), STORE, INVALID; a
    mistake of the program as in cdp_allreduce(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *elastic, bool yes, bool *all);
 
@@ -1721,8 +1722,9 @@ struct cdp_elastic {
     const cdp_os *os;
     uint32_t forks;     /* see cdp__is_child() */
     cdp_store *store;   /* for the threads of the program */
-    cdp_store *watched; /* for `watch`; the same one, or a clone */
-    cdp_store *polls;   /* `watched`, if it is a clone and this process is in */
+    cdp_store *watched; /* for `watch`: a clone, or `shared` */
+    cdp_store shared;   /* the same store in other words, if it has no clones */
+    cdp_store *polls;   /* `watched`, if this process is in */
     bool own_store;
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];
@@ -5803,7 +5805,7 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
     cdp_group_destroy(e->middle);
-    if (e->watched != e->store) cdp_store_destroy(e->watched);
+    if (e->watched != &e->shared) cdp_store_destroy(e->watched);
     if (e->own_store) cdp_store_destroy(e->store);
     if (e->cond) os->threads.cond_destroy(os, e->cond);
     if (e->mutex) os->threads.mutex_destroy(os, e->mutex);
@@ -5823,7 +5825,8 @@ CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
     cdp__elastic_second *s = (cdp__elastic_second *)arg;
     cdp_status st = cdp__store_clone_within(s->e->store, s->e->desc.join_ms, &s->e->watched);
     if (st == CDP_ERR_UNSUPPORTED) {
-        s->e->watched = s->e->store;
+        s->e->shared = *s->e->store;
+        s->e->watched = &s->e->shared;
         st = CDP_OK;
     }
     if (cdp__elastic_store_status(s->e, st) != CDP_OK) s->error = *cdp_last_error();
@@ -5854,7 +5857,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
     st = cdp__elastic_second_end(&second, st);
     cdp__elastic_be_patient(e, false);
-    if (e->watched != e->store) e->polls = e->watched;
+    e->polls = e->watched;
     if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
@@ -6395,7 +6398,9 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     /* the first rank that sets the key also decides for ranks on which the operation failed */
     cdp__elastic_key(
         e, key, "agree/%llu/%llu", (unsigned long long)e->reported, (unsigned long long)number);
+    cdp__elastic_be_patient(e, true);
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
+    cdp__elastic_be_patient(e, false);
     if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
     cdp_store_free(e->store, data);
     if (st == CDP_OK) return st;

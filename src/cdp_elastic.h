@@ -245,8 +245,8 @@
         out; left; nobody that is left has state: start from a checkpoint), MISMATCH (state that
         should be equal is not), STORE (the store is lost: this process must end; one that does not
         answer, as when its machine stands still, is lost after join_ms: until then steps go on, and
-        so does the job when it answers; for cdp_elastic_agree() and cdp_elastic_alarm() after
-        timeout_ms of tcp->group, at most 30 s), and whatever is a
+        so does the job when it answers; for cdp_elastic_alarm() after timeout_ms of tcp->group, at
+        most 30 s), and whatever is a
         mistake of the program (INVALID, MISMATCH, UNSUPPORTED of an operation): it does not start a
         turn. IO, NOMEM: the system refuses something here, as a descriptor or memory; the others go
         on without this process. An error of another rank is the loss of that rank, and only calls

@@ -358,7 +358,9 @@ CDP_API cdp_status cdp_elastic_agree(cdp_elastic *e, bool yes, bool *all) {
     /* the first rank that sets the key also decides for ranks on which the operation failed */
     cdp__elastic_key(
         e, key, "agree/%llu/%llu", (unsigned long long)e->reported, (unsigned long long)number);
+    cdp__elastic_be_patient(e, true);
     st = cdp__elastic_claim(e, e->store, key, st == CDP_OK && flag ? "y" : "n", 1, &data, &bytes);
+    cdp__elastic_be_patient(e, false);
     if (st == CDP_OK) *all = bytes == 1 && *(const char *)data == 'y';
     cdp_store_free(e->store, data);
     if (st == CDP_OK) return st;

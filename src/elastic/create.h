@@ -105,7 +105,7 @@ CDP__PRIVATE void cdp__elastic_free(cdp_elastic *e) {
     cdp_group_destroy(e->group);
     cdp_group_destroy(e->retired);
     cdp_group_destroy(e->middle);
-    if (e->watched != e->store) cdp_store_destroy(e->watched);
+    if (e->watched != &e->shared) cdp_store_destroy(e->watched);
     if (e->own_store) cdp_store_destroy(e->store);
     if (e->cond) os->threads.cond_destroy(os, e->cond);
     if (e->mutex) os->threads.mutex_destroy(os, e->mutex);
@@ -125,7 +125,8 @@ CDP__PRIVATE void cdp__elastic_second_make(void *arg) {
     cdp__elastic_second *s = (cdp__elastic_second *)arg;
     cdp_status st = cdp__store_clone_within(s->e->store, s->e->desc.join_ms, &s->e->watched);
     if (st == CDP_ERR_UNSUPPORTED) {
-        s->e->watched = s->e->store;
+        s->e->shared = *s->e->store;
+        s->e->watched = &s->e->shared;
         st = CDP_OK;
     }
     if (cdp__elastic_store_status(s->e, st) != CDP_OK) s->error = *cdp_last_error();
@@ -156,7 +157,7 @@ CDP__PRIVATE cdp_status cdp__elastic_start(cdp_elastic *e) {
     st = second.error.status == CDP_OK || second.thread ? cdp__elastic_enter(e) : CDP_OK;
     st = cdp__elastic_second_end(&second, st);
     cdp__elastic_be_patient(e, false);
-    if (e->watched != e->store) e->polls = e->watched;
+    e->polls = e->watched;
     if (st == CDP_OK && e->place.epoch) st = cdp__elastic_attends(e);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();

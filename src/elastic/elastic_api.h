@@ -131,7 +131,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_poll(cdp_elastic *elastic);
 /* Collective over the ranks of the epoch: *all is true if each rank has passed `yes` true. Every
    rank that gets an answer gets the same one, also when ranks die meanwhile (then it is false, or
    the result that other ranks got before). One allreduce, one request to the store, one key that
-   stays. Errors: STATE (before cdp_elastic_next(), or after an error of it), STORE, INVALID; a
+   stays; a store that does not answer is waited for until join_ms. Errors: STATE (before
+   cdp_elastic_next(), or after an error of it), STORE, INVALID; a
    mistake of the program as in cdp_allreduce(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_agree(cdp_elastic *elastic, bool yes, bool *all);
 

@@ -128,8 +128,9 @@ struct cdp_elastic {
     const cdp_os *os;
     uint32_t forks;     /* see cdp__is_child() */
     cdp_store *store;   /* for the threads of the program */
-    cdp_store *watched; /* for `watch`; the same one, or a clone */
-    cdp_store *polls;   /* `watched`, if it is a clone and this process is in */
+    cdp_store *watched; /* for `watch`: a clone, or `shared` */
+    cdp_store shared;   /* the same store in other words, if it has no clones */
+    cdp_store *polls;   /* `watched`, if this process is in */
     bool own_store;
     bool no_thread; /* calls of the program poll; there is no lock either */
     char job[64], id[2 * CDP__ELASTIC_ID_BYTES + 1];

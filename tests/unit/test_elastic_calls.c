@@ -38,12 +38,13 @@ static void leave_in_epoch_3(job_member *m, cdp_elastic *e, const cdp_elastic_no
 }
 
 /* A newcomer's function fails with what would be a loss in an operation: once, and for good. The
-   other one goes on without it long before timeout_ms. */
-static void a_newcomer_fails(cdp_status want, const char *words) {
+   other one goes on without it long before timeout_ms. `in_epoch`: else it fails before it is taken
+   in, and the other one does not notice. */
+static void a_newcomer_fails(cdp_status want, const char *words, bool in_epoch) {
     pthread_t t[2];
     for (uint32_t i = 0; i < 2; ++i)
         members[i].tcp.group.timeout_ms = 100000 * TEST_SLACK;
-    members[0].each = leave_in_epoch_3;
+    if (in_epoch) members[0].each = leave_in_epoch_3;
     members[0].pace_ms = 2;
     members[0].steps = UINT64_MAX;
     members[1].steps = 1;
@@ -51,7 +52,9 @@ static void a_newcomer_fails(cdp_status want, const char *words) {
     wait_for_epoch(1);
     t[1] = go(&members[1]);
     pthread_join(t[1], NULL);
+    if (!in_epoch) cdp_elastic_leave(members[0].e, "the newcomer is gone");
     pthread_join(t[0], NULL);
+    if (!in_epoch) T_EQ(1, members[0].last.epoch);
     T_EQ(want, members[1].status);
     T_EQ(want, members[1].error.status);
     T_TEXT(words, members[1].error.text);
@@ -64,13 +67,13 @@ static void a_newcomer_fails(cdp_status want, const char *words) {
 TEST(an_error_of_a_function_of_the_program_is_final) {
     job_begin();
     members[1].desc.connected = connected_fails;
-    a_newcomer_fails(CDP_ERR_IO, "no such file");
+    a_newcomer_fails(CDP_ERR_IO, "no such file", false);
     job_begin();
     members[1].desc.connected = connected_is_silent;
-    a_newcomer_fails(CDP_ERR_PEER_LOST, "connected() of cdp_elastic_desc returned");
+    a_newcomer_fails(CDP_ERR_PEER_LOST, "connected() of cdp_elastic_desc returned", false);
     job_begin();
     members[1].desc.load = load_fails;
-    a_newcomer_fails(CDP_ERR_TIMEOUT, "load() of cdp_elastic_desc returned");
+    a_newcomer_fails(CDP_ERR_TIMEOUT, "load() of cdp_elastic_desc returned", true);
 }
 
 static void end_epoch(uint64_t k, cdp_group *group) {
@@ -520,6 +523,24 @@ TEST(next_and_commit_cost_little) {
     cdp_store_destroy(shared);
 }
 
+/* A hash store has no clones: who polls it waits for it until join_ms all the same, while steps go
+   on; other calls do not. */
+TEST(who_polls_a_store_without_clones_waits_until_join_ms) {
+    cdp_tcp_desc tcp = {0};
+    cdp_elastic_desc d = {0};
+    cdp_elastic *e;
+    OK(cdp_hash_store_create(NULL, &shared));
+    tcp.group.timeout_ms = 100;
+    d.store = shared;
+    d.tcp = &tcp;
+    d.join_ms = 7000;
+    OK(cdp_elastic_create(&d, &e));
+    T_EQ(7000 * CDP__MS, cdp__elastic_store_limit(e, e->watched, 0));
+    T_EQ(100 * CDP__MS, cdp__elastic_store_limit(e, e->store, 0));
+    cdp_elastic_destroy(e);
+    cdp_store_destroy(shared);
+}
+
 /* Over a store server, whose clients have clones for the thread that watches; and by variables. */
 TEST(a_job_from_the_environment) {
     cdp_store_server_desc sd = {0};
@@ -608,6 +629,8 @@ int main(int argc, char **argv) {
         {"the_hash_of_contents_tells_changes_apart", the_hash_of_contents_tells_changes_apart, 40},
         {"a_hash_does_not_depend_on_how_data_arrives", a_hash_does_not_depend_on_how_data_arrives,
             40},
+        {"who_polls_a_store_without_clones_waits_until_join_ms",
+            who_polls_a_store_without_clones_waits_until_join_ms, 10},
         {"a_job_from_the_environment", a_job_from_the_environment, 40},
         {"a_store_that_ends_ends_the_job", a_store_that_ends_ends_the_job, 40},
     };
