@@ -73,6 +73,10 @@
         Whole rows of one array in pieces of any size: a layout with a cut of cdp_mesh_cut() or
         cdp_layout_from_local(). Elements that are no whole rows: a view in one dimension with such
         a cut, and the real shape in cdp_item.shape.
+        A part of an array, and other ranks the rest, as in cdp_fsdp: an item with .part, .first and
+        .count, from each cdp_fsdp_piece; after loading, cdp_fsdp_loaded(). So a model goes from one
+        number of ranks to another, also where a pipeline has a parameter on some ranks alone:
+        examples/22_checkpoint.c.
         State of an optimizer: more items, such as "w.exp_avg", with .file = "optimizer".
         Anything else: a blob, of rank 0 or of each rank.
         All ranks list the same items and blobs in one order.
@@ -810,6 +814,23 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_of(
     return p;
 }
 
+/* The same of an item. */
+CDP__PRIVATE cdp__ck_piece cdp__ck_item_piece(const cdp_item *i, uint32_t rank, uint32_t size) {
+    const cdp_layout *const l = &i->tensor.layout;
+    cdp__ck_piece p;
+    uint32_t d;
+    if (!i->part) return cdp__ck_piece_of(l, NULL, rank, size);
+    memset(&p, 0, sizeof p);
+    p.shape[0] = 1;
+    for (d = 0; d < l->ndim; ++d)
+        p.shape[0] *= l->shape[d];
+    p.box.start[0] = i->first;
+    p.box.size[0] = i->count;
+    cdp__ck_piece_runs(&p, 1);
+    cdp__ck_piece_share(&p, i->copy, i->copies ? i->copies : 1);
+    return p;
+}
+
 /* The run that contains element `place` of the memory of the rank, from there on, and at most up
    to `last`. place < last <= count. */
 CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t place, uint64_t last) {
@@ -1513,7 +1534,18 @@ CDP__PRIVATE uint32_t cdp__ck_item_shape(const cdp_item *i, const uint64_t **sha
 
 CDP__PRIVATE cdp_status cdp__ck_item_layout(const cdp_item *i) {
     const cdp_layout *const l = &i->tensor.layout;
+    uint64_t all = 1;
     uint32_t d;
+    for (d = 0; i->part && d < l->ndim; ++d)
+        all *= l->shape[d];
+    if (i->part
+        && (l->mesh || i->count > all || i->first > all - i->count
+            || i->copy >= cdp__max(i->copies, 1)))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt: item '%s': elements %llu to %llu of %llu, copy %u of %u: a part must be in "
+            "the tensor, which has no mesh",
+            i->name, (unsigned long long)i->first, (unsigned long long)(i->first + i->count),
+            (unsigned long long)all, (unsigned)i->copy, (unsigned)cdp__max(i->copies, 1));
     if (!l->mesh) return CDP_OK;
     if (cdp_layout_check(l) != CDP_OK) return cdp_last_error()->status;
     for (d = 0; d < cdp_mesh_desc_of(l->mesh)->ndim; ++d)
@@ -2159,7 +2191,7 @@ CDP__PRIVATE void cdp__ck_preview_entry(
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
     const uint32_t rank = d->group ? cdp_rank(d->group) : 0;
     const uint32_t size = d->group ? cdp_size(d->group) : 1;
-    const cdp__ck_piece p = cdp__ck_piece_of(&d->items[e->item].tensor.layout, NULL, rank, size);
+    const cdp__ck_piece p = cdp__ck_item_piece(&d->items[e->item], rank, size);
     uint64_t place = p.first;
     out->total_bytes += e->bytes;
     out->bytes_written += (p.last - p.first) * elem;
@@ -2285,8 +2317,8 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
     for (i = 0; st == CDP_OK && i < t->count; ++i) {
         const uint32_t item = t->entries[i].item;
         if (item != UINT32_MAX) {
-            const cdp__ck_piece p = cdp__ck_piece_of(
-                &d->items[item].tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+            const cdp__ck_piece p =
+                cdp__ck_item_piece(&d->items[item], cdp_rank(d->group), cdp_size(d->group));
             shares[i] = p.last - p.first;
         }
     }
@@ -2299,7 +2331,7 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
         if (e->item == UINT32_MAX || got * elem == e->bytes) continue;
         st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt: item '%s' has %llu elements, and ranks hold %llu, copies not counted: its "
-            "mesh must have all ranks that hold a copy or a piece",
+            "mesh must have all ranks that hold a copy or a piece, and parts must not overlap",
             cdp__ck_name(t, e), (unsigned long long)(e->bytes / elem), (unsigned long long)got);
     }
     cdp__free(t->os, shares);
@@ -2313,8 +2345,7 @@ CDP__PRIVATE cdp_status cdp__ck_memory_check(const cdp_ckpt *c) {
     for (i = 0; i < d->item_count; ++i) {
         const cdp_item *const item = &d->items[i];
         if (!item->tensor.data
-            && cdp__ck_piece_of(&item->tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group))
-                   .count)
+            && cdp__ck_item_piece(item, cdp_rank(d->group), cdp_size(d->group)).count)
             return cdp_error_set(
                 CDP_ERR_INVALID, -1, 0, "cdp_ckpt: item '%s' has no data", item->name);
     }
@@ -2707,7 +2738,7 @@ CDP__PRIVATE bool cdp__ck_shares(cdp__ck_save *s) {
         cdp__ck_share *const h = &s->shares[i];
         const cdp_layout *const l = &d->items[e->item].tensor.layout;
         const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
-        h->p = cdp__ck_piece_of(l, NULL, cdp_rank(d->group), cdp_size(d->group));
+        h->p = cdp__ck_item_piece(&d->items[e->item], cdp_rank(d->group), cdp_size(d->group));
         h->first = h->p.first;
         h->copied = false;
         h->at = (const uint8_t *)d->items[e->item].tensor.data;
@@ -3808,8 +3839,7 @@ CDP__PRIVATE void cdp__ck_load_got(
 CDP__PRIVATE cdp_status cdp__ck_load_item(cdp__ck_load *l, const cdp__ck_entry *e) {
     const cdp_ckpt_desc *const d = &l->c->desc;
     const cdp_item *const item = &d->items[e->item];
-    const cdp__ck_piece p =
-        cdp__ck_piece_of(&item->tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+    const cdp__ck_piece p = cdp__ck_item_piece(item, cdp_rank(d->group), cdp_size(d->group));
     int32_t err;
     l->memory = (uint8_t *)item->tensor.data;
     err = cdp__ck_read_piece(l->r, e, &p, l->memory, cdp__ck_load_got, l);
@@ -3941,8 +3971,7 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
         if (e->item == UINT32_MAX) continue;
         c->info.total_bytes += e->bytes;
         c->progress.total +=
-            cdp__ck_piece_of(&c->desc.items[e->item].tensor.layout, NULL, cdp_rank(g), cdp_size(g))
-                .count
+            cdp__ck_item_piece(&c->desc.items[e->item], cdp_rank(g), cdp_size(g)).count
             * cdp__dtype_row_of(e->dtype)->bytes;
     }
     began = c->disk.os->now_ns(c->disk.os->user);

@@ -92,7 +92,8 @@
         clip, find overflow                                cdp_fsdp_backward_end
         update                                             cdp_fsdp_step; leave out: _drop
         bring an optimizer of my own                       cdp_fsdp_desc.update
-        save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
+        save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore; or
+                                                           cdp_checkpoint.h, cdp_fsdp_loaded
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
         go on when ranks die or join                       desc.copies, cdp_fsdp_rebind
@@ -417,6 +418,13 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_save(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, float *values, uint32_t root);
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, const float *values, uint32_t root);
+
+/* The program has written into its pieces, or cdp_ckpt_load() has (items with `part` are made of
+   pieces): copies in other dtypes are made anew, and what was gathered is forgotten. Each replica
+   writes its own. Local, between steps, and on all ranks; write only right after cdp_fsdp_create(),
+   or after another call of this one, because a step begins to gather. Errors: INVALID, STATE, the
+   group's failure. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *fsdp);
 
 #if !defined(CDP_NO_TRACE) && !defined(CDP_NO_DDP)
 /* The last step as a picture, JSON or SVG (TEXT: as JSON): when units were gathered and gradients
@@ -2977,6 +2985,17 @@ CDP_API cdp_status cdp_fsdp_restore(
     if (st == CDP_OK) st = cdp__fsdp_cast(f);
     if (st == CDP_OK) cdp__fsdp_forget_slots(f);
     f->filled = false; /* until the next step ends: many parameters are restored at a time */
+    return cdp__fsdp_broken(f, st);
+}
+
+CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
+    cdp_status st;
+    if (!f) return cdp__fsdp_missing("cdp_fsdp_loaded", "fsdp");
+    st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
+    if (st != CDP_OK) return st;
+    st = cdp__fsdp_arrive_all(f);
+    if (st == CDP_OK) st = cdp__fsdp_cast(f);
+    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
     return cdp__fsdp_broken(f, st);
 }
 

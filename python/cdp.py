@@ -79,7 +79,7 @@ cdp_call_desc to on:cdp_rref function timeout_ms args:cdp_args one_way in_order 
     done user release release_user
 cdp_layout mesh dtype ndim shape place
 cdp_dtensor layout:cdp_layout data owned
-cdp_item name tensor:cdp_dtensor ndim shape file
+cdp_item name tensor:cdp_dtensor ndim shape file part first count copy copies
 cdp_ckpt_blob name data bytes room per_rank
 cdp_ckpt_desc group path items item_count blobs blob_count file_bytes keep keep_every stage_bytes
     late no_sync no_verify partial os progress user

@@ -71,6 +71,10 @@
         Whole rows of one array in pieces of any size: a layout with a cut of cdp_mesh_cut() or
         cdp_layout_from_local(). Elements that are no whole rows: a view in one dimension with such
         a cut, and the real shape in cdp_item.shape.
+        A part of an array, and other ranks the rest, as in cdp_fsdp: an item with .part, .first and
+        .count, from each cdp_fsdp_piece; after loading, cdp_fsdp_loaded(). So a model goes from one
+        number of ranks to another, also where a pipeline has a parameter on some ranks alone:
+        examples/22_checkpoint.c.
         State of an optimizer: more items, such as "w.exp_avg", with .file = "optimizer".
         Anything else: a blob, of rank 0 or of each rank.
         All ranks list the same items and blobs in one order.

@@ -90,7 +90,8 @@
         clip, find overflow                                cdp_fsdp_backward_end
         update                                             cdp_fsdp_step; leave out: _drop
         bring an optimizer of my own                       cdp_fsdp_desc.update
-        save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore
+        save, load, on any number of ranks                 cdp_fsdp_save, cdp_fsdp_restore; or
+                                                           cdp_checkpoint.h, cdp_fsdp_loaded
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
         go on when ranks die or join                       desc.copies, cdp_fsdp_rebind

@@ -94,7 +94,11 @@ if [ -x "$build/22_checkpoint" ] && [ -x "$build/checkpoint" ] && [ -x "$build/c
         printf x | dd of="$tmp/other/step-00000100/model-00001-of-00001.safetensors" bs=1 seek=5000 conv=notrunc 2>> "$tmp/out" &&
         ! "$build/checkpoint" verify "$tmp/other" > "$tmp/said" && grep -q "'w' in .* is damaged" "$tmp/said" &&
         ! "$build/checkpoint" compare "$tmp/run" "$tmp/other" > "$tmp/said" && grep -q '^w: other elements' "$tmp/said" &&
-        "$build/checkpoint" --help | grep -q '^usage: '; then
+        "$build/checkpoint" --help | grep -q '^usage: ' &&
+        timeout $((60 * slack)) "$build/cdprun" -n 4 "$build/22_checkpoint" train "$tmp/shards" 20 > "$tmp/out" 2>&1 < /dev/null &&
+        timeout $((60 * slack)) "$build/cdprun" -n 3 "$build/22_checkpoint" train "$tmp/shards" 90 > "$tmp/out" 2>&1 < /dev/null &&
+        grep -q '3 ranks go on at step 20$' "$tmp/out" && grep -q 'step 90: loss 0.00184' "$tmp/out" &&
+        "$build/checkpoint" list "$tmp/shards" | grep -q '^net.weight.exp_avg_sq '; then
         good '22_checkpoint and the tool'
     else bad '22_checkpoint and the tool' 'see its output'; fi
 else

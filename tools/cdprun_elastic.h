@@ -218,7 +218,7 @@ static cdp_status agent_found_again(agent *a, cdp_store *store, uint32_t *ticket
     v.tickets = list;
     *tickets = 0;
     for (uint32_t i = 0; st == CDP_OK && i < v.ticket_count; ++i)
-        *tickets += !list[i].gone;
+        *tickets += !list[i].ended;
     d.members = zalloc((size_t)v.ticket_count + 1, sizeof *d.members);
     if (st == CDP_OK && cdp__elastic_founds(&v, a->e.place.id, UINT64_MAX, 0)
         && cdp__elastic_decide(&v, &d) == CDP__ELASTIC_DECIDED) {
@@ -538,7 +538,7 @@ static void agent_count_readers(job *j) {
     j->nodes.expected = 0;
     if (!agent_good(j, cdp__elastic_read_tickets(&a->e, j->nodes.store, 0, &list, &count))) return;
     for (uint32_t i = 0; i < count; ++i)
-        j->nodes.expected += !list[i].gone;
+        j->nodes.expected += !list[i].ended;
     cdp__free(a->e.os, list);
 }
 
@@ -706,7 +706,7 @@ static cdp_status stay_left(job *j, int *left, uint64_t *epoch) {
     if (st == CDP_OK && (*left > 0 || d.size == 0))
         st = cdp__elastic_read_tickets(e, j->nodes.store, d.tickets, &list, &count);
     for (uint32_t i = d.tickets; i < count; ++i)
-        *left += !list[i].gone;
+        *left += !list[i].ended;
     *epoch = d.epoch;
     cdp__free(e->os, list);
     cdp__free(e->os, d.members);
@@ -825,7 +825,7 @@ static void stay_join(job *j) {
     uint32_t count, before = 0, i;
     if (!agent_good(j, cdp__elastic_read_tickets(&a->e, j->nodes.store, 0, &list, &count))) return;
     for (i = 0; i < count && !cdp__elastic_same(list[i].id, a->e.place.id); ++i)
-        before += !list[i].gone;
+        before += !list[i].ended;
     cdp__free(a->e.os, list);
     if (before >= a->e.desc.max_ranks || i == count) return;
     a->number = (int)i;

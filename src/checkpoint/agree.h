@@ -111,8 +111,8 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
     for (i = 0; st == CDP_OK && i < t->count; ++i) {
         const uint32_t item = t->entries[i].item;
         if (item != UINT32_MAX) {
-            const cdp__ck_piece p = cdp__ck_piece_of(
-                &d->items[item].tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+            const cdp__ck_piece p =
+                cdp__ck_item_piece(&d->items[item], cdp_rank(d->group), cdp_size(d->group));
             shares[i] = p.last - p.first;
         }
     }
@@ -125,7 +125,7 @@ CDP__PRIVATE cdp_status cdp__ck_covered(cdp_ckpt *c, const cdp__ck_table *t) {
         if (e->item == UINT32_MAX || got * elem == e->bytes) continue;
         st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt: item '%s' has %llu elements, and ranks hold %llu, copies not counted: its "
-            "mesh must have all ranks that hold a copy or a piece",
+            "mesh must have all ranks that hold a copy or a piece, and parts must not overlap",
             cdp__ck_name(t, e), (unsigned long long)(e->bytes / elem), (unsigned long long)got);
     }
     cdp__free(t->os, shares);
@@ -139,8 +139,7 @@ CDP__PRIVATE cdp_status cdp__ck_memory_check(const cdp_ckpt *c) {
     for (i = 0; i < d->item_count; ++i) {
         const cdp_item *const item = &d->items[i];
         if (!item->tensor.data
-            && cdp__ck_piece_of(&item->tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group))
-                   .count)
+            && cdp__ck_item_piece(item, cdp_rank(d->group), cdp_size(d->group)).count)
             return cdp_error_set(
                 CDP_ERR_INVALID, -1, 0, "cdp_ckpt: item '%s' has no data", item->name);
     }

@@ -98,7 +98,7 @@ CDP__PRIVATE void cdp__ck_preview_entry(
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
     const uint32_t rank = d->group ? cdp_rank(d->group) : 0;
     const uint32_t size = d->group ? cdp_size(d->group) : 1;
-    const cdp__ck_piece p = cdp__ck_piece_of(&d->items[e->item].tensor.layout, NULL, rank, size);
+    const cdp__ck_piece p = cdp__ck_item_piece(&d->items[e->item], rank, size);
     uint64_t place = p.first;
     out->total_bytes += e->bytes;
     out->bytes_written += (p.last - p.first) * elem;

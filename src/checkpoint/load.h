@@ -185,8 +185,7 @@ CDP__PRIVATE void cdp__ck_load_got(
 CDP__PRIVATE cdp_status cdp__ck_load_item(cdp__ck_load *l, const cdp__ck_entry *e) {
     const cdp_ckpt_desc *const d = &l->c->desc;
     const cdp_item *const item = &d->items[e->item];
-    const cdp__ck_piece p =
-        cdp__ck_piece_of(&item->tensor.layout, NULL, cdp_rank(d->group), cdp_size(d->group));
+    const cdp__ck_piece p = cdp__ck_item_piece(item, cdp_rank(d->group), cdp_size(d->group));
     int32_t err;
     l->memory = (uint8_t *)item->tensor.data;
     err = cdp__ck_read_piece(l->r, e, &p, l->memory, cdp__ck_load_got, l);
@@ -318,8 +317,7 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
         if (e->item == UINT32_MAX) continue;
         c->info.total_bytes += e->bytes;
         c->progress.total +=
-            cdp__ck_piece_of(&c->desc.items[e->item].tensor.layout, NULL, cdp_rank(g), cdp_size(g))
-                .count
+            cdp__ck_item_piece(&c->desc.items[e->item], cdp_rank(g), cdp_size(g)).count
             * cdp__dtype_row_of(e->dtype)->bytes;
     }
     began = c->disk.os->now_ns(c->disk.os->user);

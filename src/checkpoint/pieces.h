@@ -81,6 +81,23 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_of(
     return p;
 }
 
+/* The same of an item. */
+CDP__PRIVATE cdp__ck_piece cdp__ck_item_piece(const cdp_item *i, uint32_t rank, uint32_t size) {
+    const cdp_layout *const l = &i->tensor.layout;
+    cdp__ck_piece p;
+    uint32_t d;
+    if (!i->part) return cdp__ck_piece_of(l, NULL, rank, size);
+    memset(&p, 0, sizeof p);
+    p.shape[0] = 1;
+    for (d = 0; d < l->ndim; ++d)
+        p.shape[0] *= l->shape[d];
+    p.box.start[0] = i->first;
+    p.box.size[0] = i->count;
+    cdp__ck_piece_runs(&p, 1);
+    cdp__ck_piece_share(&p, i->copy, i->copies ? i->copies : 1);
+    return p;
+}
+
 /* The run that contains element `place` of the memory of the rank, from there on, and at most up
    to `last`. place < last <= count. */
 CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t place, uint64_t last) {

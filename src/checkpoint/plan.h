@@ -37,7 +37,18 @@ CDP__PRIVATE uint32_t cdp__ck_item_shape(const cdp_item *i, const uint64_t **sha
 
 CDP__PRIVATE cdp_status cdp__ck_item_layout(const cdp_item *i) {
     const cdp_layout *const l = &i->tensor.layout;
+    uint64_t all = 1;
     uint32_t d;
+    for (d = 0; i->part && d < l->ndim; ++d)
+        all *= l->shape[d];
+    if (i->part
+        && (l->mesh || i->count > all || i->first > all - i->count
+            || i->copy >= cdp__max(i->copies, 1)))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_ckpt: item '%s': elements %llu to %llu of %llu, copy %u of %u: a part must be in "
+            "the tensor, which has no mesh",
+            i->name, (unsigned long long)i->first, (unsigned long long)(i->first + i->count),
+            (unsigned long long)all, (unsigned)i->copy, (unsigned)cdp__max(i->copies, 1));
     if (!l->mesh) return CDP_OK;
     if (cdp_layout_check(l) != CDP_OK) return cdp_last_error()->status;
     for (d = 0; d < cdp_mesh_desc_of(l->mesh)->ndim; ++d)

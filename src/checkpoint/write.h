@@ -35,7 +35,7 @@ CDP__PRIVATE bool cdp__ck_shares(cdp__ck_save *s) {
         cdp__ck_share *const h = &s->shares[i];
         const cdp_layout *const l = &d->items[e->item].tensor.layout;
         const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
-        h->p = cdp__ck_piece_of(l, NULL, cdp_rank(d->group), cdp_size(d->group));
+        h->p = cdp__ck_item_piece(&d->items[e->item], cdp_rank(d->group), cdp_size(d->group));
         h->first = h->p.first;
         h->copied = false;
         h->at = (const uint8_t *)d->items[e->item].tensor.data;

@@ -337,6 +337,17 @@ CDP_API cdp_status cdp_fsdp_restore(
     return cdp__fsdp_broken(f, st);
 }
 
+CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
+    cdp_status st;
+    if (!f) return cdp__fsdp_missing("cdp_fsdp_loaded", "fsdp");
+    st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
+    if (st != CDP_OK) return st;
+    st = cdp__fsdp_arrive_all(f);
+    if (st == CDP_OK) st = cdp__fsdp_cast(f);
+    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
+    return cdp__fsdp_broken(f, st);
+}
+
 CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *f) {
     return f ? f->piece_count : 0;
 }

@@ -3,6 +3,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "cdp_checkpoint.h"
+#include "cdp_fsdp.h"
 
 #include <unistd.h>
 
@@ -745,6 +746,203 @@ TEST(all_that_does_not_fit_is_listed_at_once) {
     folder_gone();
 }
 
+/* ---- parts: shards of FSDP ---- */
+
+enum {
+    SHARDED = 3,
+    ARRAYS = 3, /* values and two states */
+    MOST = 36
+};
+
+typedef struct shards {
+    cdp_fsdp_param params[SHARDED];
+    cdp_optim optim;
+    cdp_fsdp *f;
+    char names[SHARDED * ARRAYS][32];
+    cdp_item items[SHARDED * ARRAYS];
+    cdp_ckpt_blob blob;
+} shards;
+
+static void shards_fill(void *user, uint32_t param, uint64_t first, uint64_t count, float *out) {
+    for (uint64_t k = 0; k < count; ++k)
+        out[k] = user ? (float)((param * 5 + first + k) % 7) : -1;
+}
+
+/* One item for each array of each parameter; of pieces, where this rank has one. */
+static void shards_open(shards *s, cdp_group *g, bool filled) {
+    static const char *const array[ARRAYS] = {"", ".exp_avg", ".exp_avg_sq"};
+    memset(s, 0, sizeof *s);
+    s->params[0] = (cdp_fsdp_param){.ndim = 2, .shape = {5, 7}};
+    s->params[1] = (cdp_fsdp_param){.ndim = 1, .shape = {7}};
+    s->params[2] = (cdp_fsdp_param){.unit = 1, .ndim = 2, .shape = {9, 4}};
+    s->optim = (cdp_optim){.kind = CDP_OPTIM_ADAMW, .lr = .01};
+    const cdp_fsdp_desc d = {.group = g,
+        .params = s->params,
+        .param_count = SHARDED,
+        .optim = &s->optim,
+        .fill = shards_fill,
+        .user = filled ? s : NULL,
+        .compute = CDP_DTYPE_BF16,
+        .divisor = 1};
+    OK(cdp_fsdp_create(&d, &s->f));
+    for (uint32_t i = 0; i < SHARDED * ARRAYS; ++i) {
+        cdp_item *const item = &s->items[i];
+        const cdp_fsdp_param *const p = &s->params[i % SHARDED];
+        snprintf(s->names[i], 32, "p%u%s", i % SHARDED, array[i / SHARDED]);
+        item->name = s->names[i];
+        item->file = i < SHARDED ? NULL : "optimizer";
+        item->part = true;
+        item->tensor.layout = (cdp_layout){.ndim = p->ndim, .shape = {p->shape[0], p->shape[1]}};
+    }
+    for (uint32_t k = 0; k < cdp_fsdp_piece_count(s->f); ++k) {
+        const cdp_fsdp_piece p = cdp_fsdp_piece_at(s->f, k);
+        for (uint32_t a = 0; a < ARRAYS; ++a) {
+            cdp_item *const item = &s->items[a * SHARDED + p.param];
+            item->first = p.first;
+            item->count = p.count;
+            item->tensor.data = a ? p.state[a - 1] : p.data;
+        }
+    }
+    s->blob = (cdp_ckpt_blob){.name = "optim.step",
+        .data = &s->optim.step,
+        .bytes = sizeof s->optim.step,
+        .room = sizeof s->optim.step};
+}
+
+static cdp_ckpt *shards_ckpt(cdp_group *g, shards *s) {
+    cdp_ckpt *c = NULL;
+    const cdp_ckpt_desc d = {.group = g,
+        .path = folder,
+        .items = s->items,
+        .item_count = SHARDED * ARRAYS,
+        .blobs = &s->blob,
+        .blob_count = 1,
+        .late = true};
+    OK(cdp_ckpt_create(&d, &c));
+    return c;
+}
+
+/* Gradients of rank 0 alone, so that sums are the same for any number of ranks. */
+static void shards_backward(shards *s, cdp_group *g) {
+    for (uint32_t u = 0; u < 2; ++u) {
+        OK(cdp_fsdp_need(s->f, u));
+        for (uint32_t p = 0; p < SHARDED; ++p) {
+            const uint64_t n = s->params[p].shape[0] * (p == 1 ? 1 : s->params[p].shape[1]);
+            if (s->params[p].unit != u) continue;
+            float *const grad = cdp_fsdp_grad(s->f, p);
+            for (uint64_t k = 0; cdp_rank(g) == 0 && k < n; ++k)
+                grad[k] += (float)(k % 5) - 2;
+        }
+        OK(cdp_fsdp_ready(s->f, u));
+    }
+    OK(cdp_fsdp_backward_end(s->f, 0, NULL));
+}
+
+typedef float whole_model[SHARDED * ARRAYS][MOST];
+
+static void shards_whole(shards *s, whole_model out) {
+    for (uint32_t i = 0; i < SHARDED * ARRAYS; ++i)
+        OK(cdp_fsdp_save(
+            s->f, i % SHARDED, i < SHARDED ? CDP_FSDP_VALUES : i / SHARDED - 1, out[i], 0));
+}
+
+static whole_model shards_saved, shards_next; /* of rank 0 */
+
+static void shards_save_ranks(cdp_group *g, void *arg) {
+    shards s;
+    (void)arg;
+    shards_open(&s, g, true);
+    cdp_ckpt *const c = shards_ckpt(g, &s);
+    for (uint32_t step = 0; step < 2; ++step) {
+        shards_backward(&s, g);
+        OK(cdp_fsdp_step(s.f));
+    }
+    shards_whole(&s, shards_saved);
+    OK(cdp_ckpt_save_async(c, 2));
+    shards_backward(&s, g);
+    OK(cdp_ckpt_staged(c));
+    OK(cdp_fsdp_step(s.f)); /* writes what was saved */
+    shards_whole(&s, shards_next);
+    OK(cdp_ckpt_wait(c, CDP_NO_TIMEOUT));
+    cdp_ckpt_destroy(c);
+    cdp_fsdp_destroy(s.f);
+}
+
+static void shards_load_ranks(cdp_group *g, void *arg) {
+    static whole_model got;
+    shards s;
+    (void)arg;
+    shards_open(&s, g, false);
+    cdp_ckpt *const c = shards_ckpt(g, &s);
+    OK(cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+    OK(cdp_fsdp_loaded(s.f));
+    T_EQ(2, s.optim.step);
+    shards_whole(&s, got);
+    if (cdp_rank(g) == 0) T(memcmp(got, shards_saved, sizeof got) == 0);
+    OK(cdp_fsdp_need(s.f, 0)); /* what is gathered in bf16 is new, too */
+    const float whole = got[0][1];
+    float first = 0;
+    OK(cdp_convert((const uint16_t *)cdp_fsdp_data(s.f, 0) + 1, CDP_DTYPE_BF16, &first,
+        CDP_DTYPE_F32, 1, NULL));
+    if (cdp_rank(g) == 0) T(first > whole - 0.05f && first < whole + 0.05f);
+    OK(cdp_fsdp_done(s.f, 0));
+    shards_backward(&s, g);
+    OK(cdp_fsdp_step(s.f));
+    shards_whole(&s, got); /* and goes on as the other job did */
+    if (cdp_rank(g) == 0) T(memcmp(got, shards_next, sizeof got) == 0);
+    cdp_ckpt_destroy(c);
+    cdp_fsdp_destroy(s.f);
+}
+
+TEST(shards_and_their_optimizer_state_go_to_another_number_of_ranks) {
+    folder_new();
+    run_ranks(4, NULL, 0, shards_save_ranks, NULL);
+    run_ranks(3, NULL, 0, shards_load_ranks, NULL);
+    run_ranks(1, NULL, 0, shards_load_ranks, NULL);
+    run_ranks(7, NULL, 0, shards_load_ranks, NULL);
+    folder_gone();
+}
+
+/* Two shards with two copies each; then one shard too many, and ranges outside of the tensor. */
+static void parts_ranks(cdp_group *g, void *arg) {
+    static const char *const says[] = {NULL, "parts must not overlap",
+        "rank 3: cdp_ckpt: item 'w': elements 4 to 7 of 6, copy 1 of 2",
+        "copy 2 of 2: a part must be in the tensor"};
+    const uint32_t r = cdp_rank(g), kind = *(const uint32_t *)arg;
+    const float values[6] = {1, 2, 3, 4, 5, 6};
+    float mine[6];
+    cdp_ckpt *c;
+    cdp_item item = {.name = "w", .part = true, .first = r / 2 * 4, .count = r < 2 ? 4 : 2};
+    item.copy = r % 2;
+    item.copies = 2;
+    item.tensor.layout = (cdp_layout){.ndim = 2, .shape = {3, 2}};
+    item.tensor.data = mine;
+    memcpy(mine, values + item.first, item.count * sizeof *mine);
+    if (kind == 1) item.copies = r % 2 + 1; /* a copy that counts as a shard */
+    if (kind == 2 && r == 3) item.count = 3;
+    if (kind == 3 && r == 3) item.copy = 2;
+    const cdp_ckpt_desc d = {.group = g, .path = folder, .items = &item, .item_count = 1};
+    OK(cdp_ckpt_create(&d, &c));
+    if (kind) {
+        T_EQ(CDP_ERR_INVALID, cdp_ckpt_save(c, 1));
+        T_TEXT(says[kind], cdp_last_error()->text);
+    } else {
+        OK(cdp_ckpt_save(c, 1));
+        T_EQ(r < 2 ? 8 : 4, cdp_ckpt_info_of(c).bytes_written);
+        memset(mine, 0, sizeof mine);
+        OK(cdp_ckpt_load(c, NULL, 1, NULL));
+        T(memcmp(mine, values + item.first, item.count * sizeof *mine) == 0);
+    }
+    cdp_ckpt_destroy(c);
+}
+
+TEST(parts_with_copies_are_written_once) {
+    folder_new();
+    for (uint32_t kind = 0; kind < 4; ++kind)
+        run_ranks(4, NULL, 0, parts_ranks, &kind);
+    folder_gone();
+}
+
 /* ---- disks that fail ---- */
 
 static struct {
@@ -962,6 +1160,9 @@ int main(int argc, char **argv) {
         {"damage_is_named", damage_is_named, 120},
         {"mistakes_are_the_same_on_all_ranks", mistakes_are_the_same_on_all_ranks, 60},
         {"all_that_does_not_fit_is_listed_at_once", all_that_does_not_fit_is_listed_at_once, 30},
+        {"shards_and_their_optimizer_state_go_to_another_number_of_ranks",
+            shards_and_their_optimizer_state_go_to_another_number_of_ranks, 30},
+        {"parts_with_copies_are_written_once", parts_with_copies_are_written_once, 30},
         {"a_disk_that_fails_at_any_call_fails_on_all_ranks",
             a_disk_that_fails_at_any_call_fails_on_all_ranks, 120},
         {"older_steps_are_swept_and_leftovers_too", older_steps_are_swept_and_leftovers_too, 30},
