@@ -51,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-pipeline scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-pipeline bench-checkpoint scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -91,6 +91,7 @@ help:
 #:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs
 #:   bench-pipeline   the driver of cdp_pipeline.h beside a schedule on paper; PIPELINE="STEPS SLEEP_US"
 #:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"
+#:   bench-checkpoint  saves and loads beside plain files of the same bytes; CHECKPOINT="FOLDER MIB PASSES"
 #:   bench-store      the store server beside PyTorch and Redis
 #:   bench-mac        what authentication codes between ranks cost
 #:   scale            what each algorithm costs with 16 to 4,096 ranks, and what that predicts
@@ -359,6 +360,9 @@ bench-elastic: $(BUILD)/bench/elastic
 
 bench-pipeline: $(BUILD)/bench/pipeline
 	@$(BUILD)/bench/pipeline $(PIPELINE)
+
+bench-checkpoint: $(BUILD)/bench/checkpoint
+	@$(BUILD)/bench/checkpoint $(CHECKPOINT)
 
 bench-fsdp: $(BUILD)/bench/fsdp $(BUILD)/cdprun
 	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
