@@ -2338,7 +2338,7 @@ CDP__PRIVATE void cdp__elastic_meeting(
         cdp__format(what, sizeof what, "e/%llu/init", (unsigned long long)k);
     cdp__elastic_key(e, out, "%s", what);
     if (strlen(out) <= CDP__ELASTIC_MOST_JOB) return;
-    cdp__format(out, CDP__ELASTIC_KEY, "%016llx/%s",
+    cdp__format(out, CDP__ELASTIC_KEY, "%llx/%s",
         (unsigned long long)cdp__hash(CDP__HASH_START, e->job, strlen(e->job)), what);
 }
 

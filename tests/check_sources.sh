@@ -30,6 +30,7 @@ sources() { "$work/sources" "$@"; }
 RULES='
 planted_layout      the rules about layout find what was planted
 planted_words       the rules about words find what was planted
+planted_formats     directives that were made up are found
 planted_claims      claims that were made up are found
 planted_named_tests names of tests that were made up are found
 planted_platforms   systems that were made up are found in the table of platforms
@@ -57,6 +58,7 @@ walks               walks of the manuals are short, and lead through functions t
 version             one version everywhere
 licences            headers, tools and examples name their licences
 readme              the README has at most 150 lines, and counts dtypes and reductions as src/ has them
+formats             cdp__format() and cdp__text_add() know the directives that src/ gives them
 chart               the chart of the README shows the recorded figures
 rpc_scenarios       scenarios of remote calls have the tests that rpc_scenarios.txt names
 elastic_scenarios   scenarios of elastic jobs have the tests that elastic_scenarios.txt names

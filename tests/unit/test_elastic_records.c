@@ -151,6 +151,24 @@ static uint32_t looks_until_silence(uint32_t every) {
     return i;
 }
 
+/* Where ranks meet has a short name, also for a job with a long one. */
+TEST(jobs_with_long_names_meet_at_places_of_their_own) {
+    static const char *const jobs[] = {
+        "a job with a name longer than what fits where its ranks meet a",
+        "a job with a name longer than what fits where its ranks meet b"};
+    char at[8][CDP__ELASTIC_KEY];
+    static cdp_elastic e;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < 8; ++i) {
+        cdp__format(e.job, sizeof e.job, "%s", jobs[i & 1]);
+        cdp__elastic_meeting(&e, at[i], 7 + (i >> 1 & 1), i >> 2 ? 3 : 0);
+        T(strlen(at[i]) <= CDP__ELASTIC_MOST_JOB);
+        for (uint32_t k = 0; k < i; ++k)
+            n += strcmp(at[i], at[k]) == 0;
+    }
+    T_EQ(0, n);
+}
+
 TEST(questions_of_other_newcomers_are_told_apart) {
     const uint32_t silence = looks_until_silence(1000);
     T(silence >= 22 && silence < 30); /* settle_ms and two looks of members */
@@ -525,6 +543,8 @@ int main(int argc, char **argv) {
         {"members_of_large_jobs_look_less_often_who_is_there",
             members_of_large_jobs_look_less_often_who_is_there, 10},
         {"who_looks_for_newcomers_sees_trials_too", who_looks_for_newcomers_sees_trials_too, 10},
+        {"jobs_with_long_names_meet_at_places_of_their_own",
+            jobs_with_long_names_meet_at_places_of_their_own, 5},
         {"questions_of_other_newcomers_are_told_apart", questions_of_other_newcomers_are_told_apart,
             10},
         {"times_grow_with_the_longest_round_trip", times_grow_with_the_longest_round_trip, 10},
