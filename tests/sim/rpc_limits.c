@@ -2,7 +2,8 @@
 
    With every limit at 1, at 2 and without, no state is reached in which calls wait for each other
    and nothing can happen any more, and no thread has more functions on its stack than there are
-   levels. max_calls stands for the smaller one of max_calls and a rank's part of max_queue.
+   levels. max_calls stands for the smaller one of max_calls and a rank's part of max_queue. All
+   arguments are long ones, of one byte or two, which wait for memory where they arrive.
 
    The decisions are those of rpc/levels.h: which call may leave, which function a waiting thread
    may run. A chain begins outside functions, and each of its functions calls back the other rank
@@ -23,6 +24,7 @@ enum {
 typedef enum stage {
     NOT_STARTED,
     WAITS_FOR_ROOM,
+    WAITS_FOR_MEMORY,
     QUEUED,
     RUNS,
     DONE
@@ -38,11 +40,14 @@ typedef enum plant {
     PLANT_ANY_LEVEL, /* a waiting thread runs any function */
     PLANT_ONE_QUOTA, /* calls from functions have no room of their own */
     PLANT_NOT_ALONE, /* one of each level may not always leave */
+    PLANT_NOT_FIRST, /* a call that is larger than the limit of bytes never leaves */
+    PLANT_NO_MEMORY, /* arguments of calls from functions have no room of their own */
     PLANTS
 } plant;
 
 static struct {
     uint32_t workers, max_calls, max_depth, states, stuck;
+    uint64_t max_call_bytes, max_queue_bytes;
     uint32_t high; /* more functions on one thread than there are levels */
     plant plant;
     state *seen;
@@ -64,8 +69,14 @@ static bool nested(uint32_t c) {
 static bool calls(uint32_t c) {
     return c % DEPTH + 1 < DEPTH && cdp__level_waits(level_of(c), x.max_depth);
 }
-static bool in_flight(const state *s, uint32_t c) {
+static uint64_t bytes_of(uint32_t c) {
+    return 1 + c % 2;
+}
+static bool has_memory(const state *s, uint32_t c) {
     return s->stage[c] == QUEUED || s->stage[c] == RUNS;
+}
+static bool in_flight(const state *s, uint32_t c) {
+    return s->stage[c] == WAITS_FOR_MEMORY || has_memory(s, c);
 }
 
 static bool may_leave(const state *s, uint32_t c) {
@@ -73,11 +84,27 @@ static bool may_leave(const state *s, uint32_t c) {
     bool alone = nested(c) && x.plant != PLANT_NOT_ALONE;
     for (uint32_t i = 0; i < CALLS; ++i) {
         if (!in_flight(s, i) || to_of(i) != to_of(c)) continue;
-        f.calls += nested(i) == nested(c) || x.plant == PLANT_ONE_QUOTA;
+        if (nested(i) == nested(c) || x.plant == PLANT_ONE_QUOTA) {
+            ++f.calls;
+            f.bytes += bytes_of(i);
+        }
         if (nested(i) && level_of(i) == level_of(c)) alone = false;
     }
     if (x.plant == PLANT_ONE_QUOTA) alone = false;
-    return cdp__flight_fits(&f, 0, alone, x.max_calls, UINT64_MAX);
+    if (x.plant == PLANT_NOT_FIRST && bytes_of(c) > x.max_call_bytes) return false;
+    return cdp__flight_fits(&f, bytes_of(c), alone, x.max_calls, x.max_call_bytes);
+}
+
+/* As cdp__rpc_bytes_fit(). */
+static bool may_be_fetched(const state *s, uint32_t c) {
+    uint64_t held = 0, deep = 0;
+    for (uint32_t i = 0; i < CALLS; ++i) {
+        if (!has_memory(s, i) || to_of(i) != to_of(c)) continue;
+        held += bytes_of(i);
+        if (nested(i) && level_of(i) >= level_of(c)) deep += bytes_of(i);
+    }
+    const bool own = nested(c) && x.plant != PLANT_NO_MEMORY;
+    return cdp__bytes_fit(held, deep, own, bytes_of(c), x.max_queue_bytes);
 }
 
 static uint32_t height(const uint8_t *stack) {
@@ -142,8 +169,14 @@ static void visit(const state *s) {
     for (uint32_t c = 0; c < CALLS; ++c) {
         state next = *s;
         all = all && (s->stage[c] == DONE || s->stage[c] == NOT_STARTED);
-        if (s->stage[c] != WAITS_FOR_ROOM || !may_leave(s, c)) continue;
-        next.stage[c] = QUEUED;
+        if (s->stage[c] != WAITS_FOR_ROOM && s->stage[c] != WAITS_FOR_MEMORY) continue;
+        if (s->stage[c] == WAITS_FOR_ROOM && !may_leave(s, c)) continue;
+        if (may_be_fetched(s, c))
+            next.stage[c] = QUEUED; /* at once */
+        else if (s->stage[c] == WAITS_FOR_ROOM)
+            next.stage[c] = WAITS_FOR_MEMORY;
+        else
+            continue;
         visit(&next);
         any = true;
     }
@@ -167,18 +200,27 @@ static void explore(plant planted) {
     T(planted || x.states < STATES / 2);
 }
 
-TEST(no_limits_close_a_circle) {
+/* workers: 1 or 2; of other limits 0, 1, 2 for 1, 2 and none. */
+static uint32_t explore_limits(
+    uint32_t workers, uint32_t calls, uint32_t depth, uint32_t call_bytes, uint32_t queue_bytes) {
     static const uint32_t limits[] = {1, 2, 255};
+    x.workers = workers;
+    x.max_calls = limits[calls];
+    x.max_depth = limits[depth];
+    x.max_call_bytes = limits[call_bytes];
+    x.max_queue_bytes = limits[queue_bytes];
+    explore(PLANT_NONE);
+    if (!T_EQ(0, x.stuck + x.high))
+        printf("  workers %u, max_calls %u, max_depth %u, max_call_bytes %u, max_queue_bytes %u\n",
+            workers, x.max_calls, x.max_depth, limits[call_bytes], limits[queue_bytes]);
+    return x.states;
+}
+
+TEST(no_limits_close_a_circle) {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < 18; ++i) {
-        x.workers = 1 + i % 2;
-        x.max_calls = limits[i / 2 % 3];
-        x.max_depth = limits[i / 6];
-        explore(PLANT_NONE);
-        if (!T_EQ(0, x.stuck + x.high))
-            printf(
-                "  workers %u, max_calls %u, max_depth %u\n", x.workers, x.max_calls, x.max_depth);
-        if (x.states > most) most = x.states;
+    for (uint32_t i = 0; i < 162; ++i) {
+        const uint32_t n = explore_limits(1 + i % 2, i / 2 % 3, i / 6 % 3, i / 18 % 3, i / 54);
+        if (n > most) most = n;
     }
     printf("  at most %u states\n", most);
 }
@@ -190,6 +232,8 @@ TEST(planted_circles_are_found) {
             x.workers = 1 + i % 2;
             x.max_calls = 1 + i / 2;
             x.max_depth = 255;
+            x.max_call_bytes = p == PLANT_NOT_FIRST ? 1 : 255;
+            x.max_queue_bytes = p == PLANT_NO_MEMORY ? 2 : 255;
             explore(p);
             found += x.stuck + x.high;
         }
