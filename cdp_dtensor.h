@@ -139,11 +139,12 @@
         about 600 bytes per message; none for a reduction that is one collective, see
         cdp_plan_info.collective. It runs in scratch memory, as large as its
         cdp_plan_info.scratch_bytes, which plans of the same meshes share unless they run at one
-        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except what a collective
-        allocates in its group, and asynchronous ones: the first one of a plan, and scratch
-        memory for more runs at one time; asynchronous runs of several plans at a time may need
-        more messages in flight than any one of them: see cdp_group_reserve. A layer allocates
-        when it is made; cdp_cross_entropy in each call.
+        time; cdp_mesh_drop_plans frees it. Contributions to sums arrive there in windows of about
+        2 MiB, at most 25 of a plan; an asynchronous run has none. A run allocates nothing, except
+        what a collective allocates in its group, and asynchronous ones: the first one of a plan,
+        and scratch memory for more runs at one time; asynchronous runs of several plans at a time
+        may need more messages in flight than any one of them: see cdp_group_reserve. A layer
+        allocates when it is made; cdp_cross_entropy in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -407,7 +408,9 @@ typedef struct cdp_plan_info {
     uint64_t bound_bytes;   /* the least possible for this pair of layouts */
     uint64_t torch_bytes;   /* of PyTorch's steps, with their padding, for all ranks */
     uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
-    uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
+    /* of this rank, while it runs; plans share that memory. The first asynchronous run of a plan
+       makes it more where contributions to sums arrive in windows; `messages` is less then */
+    uint64_t scratch_bytes;
     double predicted_us;
     /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the group of
        the mesh or of one of its dimensions. NONE: a run is messages. */
@@ -3624,12 +3627,13 @@ typedef struct cdp__dt_piece {
     cdp__dt_region region;
 } cdp__dt_piece;
 
-/* A slab that this rank reduces: its own contribution, and those received from piece `first` on. */
+/* A slab that this rank reduces, or a window of one: its own contribution, and those received from
+   piece `first` on. */
 typedef struct cdp__dt_fold {
-    uint64_t at, elements; /* in scratch memory */
+    uint64_t at, elements;
     uint32_t own, first;
-    cdp__dt_memory from;
-    cdp__dt_copy copy; /* of the own contribution */
+    cdp__dt_memory from, to; /* to: where the slab is */
+    cdp__dt_copy copy;       /* of the own contribution */
 } cdp__dt_fold;
 
 typedef struct cdp__dt_phase {
@@ -3694,6 +3698,7 @@ struct cdp_plan {
     cdp_transfer *list;
     uint8_t *scratch;
     uint64_t scratch_used;
+    bool whole, windows; /* windows: some phases have windows of slabs; whole: none shall */
     cdp_plan_info info;
     bool holds;                        /* the cuts of its layouts */
     bool compared, identity, backward; /* backward: counted as such */
@@ -3959,10 +3964,10 @@ CDP__DT void cdp__dt_scratch_give(cdp_plan *p, bool gone) {
     }
 }
 
-/* ---- >>dtensor/planner: which stages, and what one rank does in them ------------------------- */
+/* ---- >>dtensor/phases: what one rank does in a stage ----------------------------------------- */
 
 /* Knows: the moves of a stage, by their kinds only. Promises: phases that need no further memory
-   when they run; the fewest bytes, or the shortest predicted time. */
+   when they run, and of which contributions to sums share scratch memory. */
 
 typedef struct cdp__dt_tally {
     uint32_t count[8];
@@ -3984,12 +3989,27 @@ CDP__DT cdp__dt_tally cdp__dt_tally_of(const cdp__dt_pair *p, uint32_t node) {
     return t;
 }
 
+/* Contributions to a sum arrive in windows of about so many bytes, which use the same scratch
+   memory one after the other. */
+#ifndef CDP__DT_WINDOW_BYTES /* tests have small ones */
+#define CDP__DT_WINDOW_BYTES (2u << 20)
+#endif
+
+/* Where a slab is that this rank reduces. */
+typedef struct cdp__dt_slab_place {
+    cdp__dt_memory in;
+    bool there; /* in the target */
+    uint64_t at;
+} cdp__dt_slab_place;
+
 /* State while the phases of one stage are filled in. */
 typedef struct cdp__dt_build {
     cdp_plan *plan;
     const cdp__dt_stage *stage;
-    cdp__dt_phase *terms, *copies; /* terms NULL: the stage does not reduce */
-    cdp__dt_memory from, to;       /* where the tensors of the stage are, and at which offset */
+    cdp__dt_phase *terms, *copies;   /* terms: of this window */
+    cdp__dt_slab_place *slab;        /* of each that this rank reduces, in the order of moves */
+    uint32_t slabs, window, windows; /* slabs: so many have been opened */
+    cdp__dt_memory from, to;         /* where the tensors of the stage are, and at which offset */
     uint64_t from_at, to_at;
     cdp__dt_region from_box, to_box; /* regions that this rank holds */
 } cdp__dt_build;
@@ -4041,8 +4061,8 @@ CDP__DT void cdp__dt_build_recv(cdp__dt_build *b, const cdp__dt_move *m) {
 }
 
 CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool from_slab) {
-    const cdp__dt_fold *f =
-        b->terms && b->terms->folds ? &b->terms->fold[b->terms->folds - 1] : NULL;
+    const cdp__dt_slab_place *f = from_slab ? &b->slab[b->slabs - 1] : NULL;
+    if (f && f->there) return;
     cdp__dt_piece *l = &b->copies->here[b->copies->locals++];
     l->peer = m->peer;
     l->region = m->region;
@@ -4056,43 +4076,104 @@ CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool f
     b->plan->info.copied_bytes += l->elements * b->plan->elem;
 }
 
-/* Adds a slab that this rank reduces. */
-CDP__DT void cdp__dt_build_own(cdp__dt_build *b, const cdp__dt_move *m) {
+/* Finds the place of a slab: in the target, if it is contiguous there. */
+CDP__DT void cdp__dt_build_slab(void *user, const cdp__dt_move *m) {
+    cdp__dt_build *b = (cdp__dt_build *)user;
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    cdp__dt_region part;
+    if (m->kind != CDP__DT_OWN) return;
+    cdp__dt_slab_place *slab = &b->slab[b->slabs++];
+    const bool here = !b->stage->zero && cdp__dt_intersect(&m->region, &b->to_box, ndim, &part)
+        && memcmp(&part, &m->region, sizeof part) == 0;
+    const cdp__dt_copy c = cdp__dt_copy_of(
+        &m->region, &m->region, here ? &b->to_box : &m->region, ndim, b->plan->elem);
+    slab->there = here && c.dims == 0;
+    if (slab->there) {
+        slab->in = b->to;
+        slab->at = b->to_at + c.to_at;
+    } else {
+        slab->in = CDP__DT_SCRATCH;
+        slab->at = cdp__dt_reserve(b->plan, cdp__dt_volume(&m->region, ndim) * b->plan->elem);
+    }
+}
+
+/* The part of a region that this window has: some of its rows. False: none. *before: elements of
+   the region that lie before them. */
+CDP__DT bool cdp__dt_window_of(
+    const cdp__dt_build *b, const cdp__dt_region *all, cdp__dt_region *part, uint64_t *before) {
+    const uint32_t ndim = b->stage->pair.to.ndim;
+    uint32_t d = 0;
+    uint64_t start;
+    *part = *all;
+    *before = 0;
+    if (b->windows == 1) return true;
+    while (d + 1 < ndim && all->size[d] == 1)
+        ++d;
+    part->size[d] = cdp__dt_chunk(all->size[d], 1, b->windows, b->window, &start);
+    part->start[d] += start;
+    if (!part->size[d]) return false;
+    *before = cdp__dt_volume(part, ndim) / part->size[d] * start;
+    return true;
+}
+
+CDP__DT void cdp__dt_build_fold(
+    cdp__dt_build *b, const cdp__dt_move *m, const cdp__dt_region *part, uint64_t before) {
     const uint32_t ndim = b->stage->pair.to.ndim;
     cdp__dt_fold *f = &b->terms->fold[b->terms->folds++];
-    f->elements = cdp__dt_volume(&m->region, ndim);
-    f->at = cdp__dt_reserve(b->plan, f->elements * b->plan->elem);
+    f->elements = cdp__dt_volume(part, ndim);
+    f->to = b->slab[b->slabs - 1].in;
+    f->at = b->slab[b->slabs - 1].at + before * b->plan->elem;
     f->own = m->peer;
     f->first = b->terms->recvs;
     f->from = b->from;
-    f->copy = cdp__dt_copy_of(&m->region, &b->from_box, &m->region, ndim, b->plan->elem);
+    f->copy = cdp__dt_copy_of(part, &b->from_box, part, ndim, b->plan->elem);
     f->copy.from_at += b->from_at;
     f->copy.to_at = f->at;
 }
 
+/* A message that is contiguous in memory. */
+CDP__DT void cdp__dt_build_direct(const cdp__dt_build *b, cdp__dt_piece *x, const cdp__dt_move *m,
+    cdp__dt_memory memory, uint64_t at) {
+    x->peer = m->peer;
+    x->region = m->region;
+    x->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
+    x->from = x->to = memory;
+    x->direct = true;
+    x->at = at;
+}
+
+/* Moves of contributions, in one window. */
+CDP__DT void cdp__dt_build_term(void *user, const cdp__dt_move *m) {
+    cdp__dt_build *b = (cdp__dt_build *)user;
+    cdp__dt_move part = *m;
+    uint64_t before, bytes;
+    if (m->kind == CDP__DT_OWN) ++b->slabs;
+    if (m->kind != CDP__DT_OWN && m->kind != CDP__DT_TERM_SEND && m->kind != CDP__DT_TERM_RECV)
+        return;
+    if (!cdp__dt_window_of(b, &m->region, &part.region, &before)) return;
+    bytes = cdp__dt_volume(&part.region, b->stage->pair.to.ndim) * b->plan->elem;
+    if (m->kind == CDP__DT_OWN)
+        cdp__dt_build_fold(b, m, &part.region, before);
+    else if (m->kind == CDP__DT_TERM_SEND)
+        cdp__dt_build_send(b, b->terms, &part);
+    else
+        cdp__dt_build_direct(b, &b->terms->recv[b->terms->recvs++], &part, CDP__DT_SCRATCH,
+            cdp__dt_reserve(b->plan, bytes));
+}
+
+/* Moves of what was not reduced, or has been. */
 CDP__DT void cdp__dt_build_move(void *user, const cdp__dt_move *m) {
     cdp__dt_build *b = (cdp__dt_build *)user;
-    cdp__dt_piece *p;
+    const cdp__dt_slab_place *slab;
     switch (m->kind) {
+    case CDP__DT_OWN: ++b->slabs; break;
     case CDP__DT_LOCAL: cdp__dt_build_local(b, m, false); break;
     case CDP__DT_OWN_LOCAL: cdp__dt_build_local(b, m, true); break;
     case CDP__DT_SEND: cdp__dt_build_send(b, b->copies, m); break;
-    case CDP__DT_TERM_SEND: cdp__dt_build_send(b, b->terms, m); break;
     case CDP__DT_RECV: cdp__dt_build_recv(b, m); break;
-    case CDP__DT_OWN: cdp__dt_build_own(b, m); break;
-    case CDP__DT_TERM_RECV:
     case CDP__DT_OWN_SEND:
-        if (m->kind == CDP__DT_OWN_SEND)
-            p = &b->copies->send[b->copies->sends++];
-        else
-            p = &b->terms->recv[b->terms->recvs++];
-        p->peer = m->peer;
-        p->region = m->region;
-        p->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
-        p->from = p->to = CDP__DT_SCRATCH;
-        p->direct = true;
-        p->at = m->kind == CDP__DT_OWN_SEND ? b->terms->fold[b->terms->folds - 1].at
-                                            : cdp__dt_reserve(b->plan, p->elements * b->plan->elem);
+        slab = &b->slab[b->slabs - 1];
+        cdp__dt_build_direct(b, &b->copies->send[b->copies->sends++], m, slab->in, slab->at);
         break;
     default: break;
     }
@@ -4117,28 +4198,62 @@ CDP__DT uint64_t cdp__dt_held(const cdp__dt_side *s, uint32_t node, cdp__dt_regi
     return cdp__dt_volume(box, s->ndim);
 }
 
+/* In how many windows the contributions of a stage arrive: the same number on all ranks. A plan
+   has at most as many phases as an asynchronous run has turns. */
+CDP__DT uint32_t cdp__dt_windows(const cdp_plan *p, const cdp__dt_stage *s) {
+    const uint64_t bytes = cdp__dt_times_most(s->cost.busiest, p->elem);
+    const uint32_t most = 2u * CDP__DT_STEPS / p->stage_count - 1u;
+    if (s->pair.from.terms <= 1) return 0;
+    return p->whole ? 1 : (uint32_t)cdp__min(bytes / CDP__DT_WINDOW_BYTES + 1, most);
+}
+
+/* Fills in the phases of contributions. What they have in scratch memory from `mark` on is used
+   again by each. */
+CDP__DT cdp_status cdp__dt_terms_build(
+    cdp__dt_build *b, uint32_t k, const cdp__dt_tally *t, uint64_t *mark) {
+    cdp_plan *p = b->plan;
+    uint64_t most;
+    cdp_status st = CDP_OK;
+    if (!b->windows) return CDP_OK;
+    b->slab = (cdp__dt_slab_place *)cdp__dt_alloc(p->os, t->count[CDP__DT_OWN] * sizeof *b->slab);
+    if (!b->slab) return cdp__dt_nomem("a plan", t->count[CDP__DT_OWN] * sizeof *b->slab);
+    cdp__dt_moves(&b->stage->pair, p->node, cdp__dt_build_slab, b);
+    *mark = most = p->scratch_used;
+    for (b->window = 0; st == CDP_OK && b->window < b->windows; ++b->window) {
+        p->scratch_used = *mark;
+        b->slabs = 0;
+        b->terms = &p->phases[p->phase_count++];
+        b->terms->stage = k;
+        st = cdp__dt_phase_alloc(p, b->terms, t->count[CDP__DT_TERM_SEND],
+            t->count[CDP__DT_TERM_RECV], 0, t->count[CDP__DT_OWN]);
+        if (st == CDP_OK) cdp__dt_moves(&b->stage->pair, p->node, cdp__dt_build_term, b);
+        most = cdp__max(most, p->scratch_used);
+    }
+    p->scratch_used = most;
+    return st;
+}
+
 /* Fills in the phases of stage number `k`. Tensors between stages are in scratch memory. */
 CDP__DT cdp_status cdp__dt_stage_build(cdp_plan *p, uint32_t k, uint64_t *between) {
     const cdp__dt_stage *s = &p->stages[k];
     const cdp__dt_tally t = cdp__dt_tally_of(&s->pair, p->node);
-    const bool reduces = s->pair.from.terms > 1;
     cdp__dt_build b;
-    cdp_status st = CDP_OK;
     memset(&b, 0, sizeof b);
     b.plan = p;
     b.stage = s;
+    b.windows = cdp__dt_windows(p, s);
     b.from = k ? CDP__DT_SCRATCH : CDP__DT_IN;
     b.from_at = k ? *between : 0;
     const uint64_t held = cdp__dt_held(&s->host_to, p->node, &b.to_box) * p->elem;
     (void)cdp__dt_held(&s->pair.from, p->node, &b.from_box);
     b.to = k + 1 < p->stage_count ? CDP__DT_SCRATCH : CDP__DT_OUT;
     if (b.to == CDP__DT_SCRATCH) b.to_at = *between = cdp__dt_reserve(p, held);
-    if (reduces) {
-        b.terms = &p->phases[p->phase_count++];
-        b.terms->stage = k;
-        st = cdp__dt_phase_alloc(p, b.terms, t.count[CDP__DT_TERM_SEND], t.count[CDP__DT_TERM_RECV],
-            0, t.count[CDP__DT_OWN]);
-    }
+    uint64_t mark = p->scratch_used;
+    cdp_status st = cdp__dt_terms_build(&b, k, &t, &mark);
+    const uint64_t most = p->scratch_used;
+    p->scratch_used = mark;
+    p->windows = p->windows || b.windows > 1;
+    b.slabs = 0;
     b.copies = &p->phases[p->phase_count++];
     b.copies->stage = k;
     b.copies->zero = s->zero;
@@ -4149,8 +4264,15 @@ CDP__DT cdp_status cdp__dt_stage_build(cdp_plan *p, uint32_t k, uint64_t *betwee
         st = cdp__dt_phase_alloc(p, b.copies, t.count[CDP__DT_SEND] + t.count[CDP__DT_OWN_SEND],
             t.count[CDP__DT_RECV], t.count[CDP__DT_LOCAL] + t.count[CDP__DT_OWN_LOCAL], 0);
     if (st == CDP_OK) cdp__dt_moves(&s->pair, p->node, cdp__dt_build_move, &b);
+    p->scratch_used = cdp__max(most, p->scratch_used);
+    cdp__dt_free(p->os, b.slab);
     return st;
 }
+
+/* ---- >>dtensor/planner: which stages a plan has ---------------------------------------------- */
+
+/* Knows: the cost of stages, and the moves of each, counted by kind. Promises: the fewest bytes, or
+   the shortest predicted time. */
 
 CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
     cdp_net n;
@@ -4390,8 +4512,11 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     uint32_t most = 0;
     cdp_status st = CDP_OK;
     cdp__dt_region box;
-    p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, 2ull * p->stage_count * sizeof *p->phases);
-    if (!p->phases) return cdp__dt_nomem("a plan", 2ull * p->stage_count * sizeof *p->phases);
+    uint64_t phases = p->stage_count;
+    for (uint32_t k = 0; k < p->stage_count; ++k)
+        phases += cdp__dt_windows(p, &p->stages[k]);
+    p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, phases * sizeof *p->phases);
+    if (!p->phases) return cdp__dt_nomem("a plan", phases * sizeof *p->phases);
     for (uint32_t k = 0; st == CDP_OK && k < p->stage_count && !cdp__dt_single_sums(p); ++k)
         st = cdp__dt_stage_build(p, k, &between);
     for (uint32_t k = 0; k < p->phase_count; ++k)
@@ -4802,12 +4927,12 @@ CDP__DT void cdp__dt_pack(const cdp_plan *p, const cdp__dt_phase *ph) {
 CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const cdp__dt_fold *f) {
     const cdp__dt_stage *s = &p->stages[ph->stage];
     const uint32_t terms = s->pair.from.terms;
-    uint8_t *slab = p->scratch + f->at;
+    uint8_t *at = cdp__dt_at(p, f->to), *slab = at + f->at;
     for (uint32_t term = 0, got = f->first; term < terms; ++term) {
         if (term == f->own && term == 0) {
-            cdp__dt_copy_run(&f->copy, p->scratch, cdp__dt_at(p, f->from));
+            cdp__dt_copy_run(&f->copy, at, cdp__dt_at(p, f->from));
         } else if (term == f->own) {
-            cdp__dt_copy_combine(&f->copy, p->dtype, s->op, p->scratch, cdp__dt_at(p, f->from));
+            cdp__dt_copy_combine(&f->copy, p->dtype, s->op, at, cdp__dt_at(p, f->from));
         } else {
             const uint8_t *in = p->scratch + ph->recv[got++].at;
             if (term == 0)
@@ -4966,6 +5091,15 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     p->turns = NULL;
 }
 
+CDP__DT void cdp__dt_phases_free(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->phase_count; ++k) {
+        cdp__dt_free(p->os, p->phases[k].send);
+        cdp__dt_free(p->os, p->phases[k].fold);
+    }
+    cdp__dt_free(p->os, p->phases);
+    cdp__dt_free(p->os, p->list);
+}
+
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p) return;
     if (p->mesh && cdp__ended(p->mesh)) {
@@ -4974,14 +5108,9 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
     }
     cdp__dt_plan_release(p);
     if (p->mesh) cdp__dt_scratch_give(p, true);
-    for (uint32_t k = 0; k < p->phase_count; ++k) {
-        cdp__dt_free(p->os, p->phases[k].send);
-        cdp__dt_free(p->os, p->phases[k].fold);
-    }
-    cdp__dt_free(p->os, p->phases);
-    cdp__dt_stages_free(p);
     cdp__dt_wide_free(p);
-    cdp__dt_free(p->os, p->list);
+    cdp__dt_phases_free(p);
+    cdp__dt_stages_free(p);
     cdp__dt_free(p->os, p);
 }
 
@@ -5135,10 +5264,28 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
     return st;
 }
 
+/* Asynchronous runs have no windows, which would all need memory of their own: builds the phases
+   again without. */
+CDP__DT cdp_status cdp__dt_plan_whole(cdp_plan *p) {
+    cdp_plan old;
+    if (!p || !p->windows || p->whole || cdp__ended(p->mesh)) return CDP_OK;
+    old = *p;
+    p->whole = true;
+    p->phases = NULL;
+    p->list = NULL;
+    p->phase_count = p->info.messages = 0;
+    p->scratch_used = p->info.send_bytes = p->info.recv_bytes = p->info.copied_bytes = 0;
+    const cdp_status st = cdp__dt_plan_build(p);
+    cdp__dt_phases_free(st == CDP_OK ? &old : p);
+    if (st != CDP_OK) *p = old;
+    return st;
+}
+
 CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
     bool ready;
     if (!work) return cdp__dt_missing("cdp_plan_run_async", "work");
-    cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
+    cdp_status st = cdp__dt_plan_whole(p);
+    if (st == CDP_OK) st = cdp__dt_run_begin(p, in, out, &ready);
     work->group = st == CDP_OK && p->group ? cdp__dt_run_link(p)->group : NULL;
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;

@@ -137,11 +137,12 @@
         about 600 bytes per message; none for a reduction that is one collective, see
         cdp_plan_info.collective. It runs in scratch memory, as large as its
         cdp_plan_info.scratch_bytes, which plans of the same meshes share unless they run at one
-        time; cdp_mesh_drop_plans frees it. A run allocates nothing, except what a collective
-        allocates in its group, and asynchronous ones: the first one of a plan, and scratch
-        memory for more runs at one time; asynchronous runs of several plans at a time may need
-        more messages in flight than any one of them: see cdp_group_reserve. A layer allocates
-        when it is made; cdp_cross_entropy in each call.
+        time; cdp_mesh_drop_plans frees it. Contributions to sums arrive there in windows of about
+        2 MiB, at most 25 of a plan; an asynchronous run has none. A run allocates nothing, except
+        what a collective allocates in its group, and asynchronous ones: the first one of a plan,
+        and scratch memory for more runs at one time; asynchronous runs of several plans at a time
+        may need more messages in flight than any one of them: see cdp_group_reserve. A layer
+        allocates when it is made; cdp_cross_entropy in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -217,6 +218,7 @@ extern "C" {
 #include "dtensor/spelling.h"
 #include "dtensor/stages.h"
 #include "dtensor/scratch.h"
+#include "dtensor/phases.h"
 #include "dtensor/planner.h"
 #include "dtensor/plan_words.h"
 #include "dtensor/runner.h"

@@ -42,7 +42,9 @@ typedef struct cdp_plan_info {
     uint64_t bound_bytes;   /* the least possible for this pair of layouts */
     uint64_t torch_bytes;   /* of PyTorch's steps, with their padding, for all ranks */
     uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
-    uint64_t scratch_bytes; /* of this rank, while it runs; plans share that memory */
+    /* of this rank, while it runs; plans share that memory. The first asynchronous run of a plan
+       makes it more where contributions to sums arrive in windows; `messages` is less then */
+    uint64_t scratch_bytes;
     double predicted_us;
     /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the group of
        the mesh or of one of its dimensions. NONE: a run is messages. */

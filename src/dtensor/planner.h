@@ -1,7 +1,7 @@
-/* dtensor/planner.h - which stages, and what one rank does in them
+/* dtensor/planner.h - which stages a plan has
 
-   Knows: the moves of a stage, by their kinds only. Promises: phases that need no further memory
-   when they run; the fewest bytes, or the shortest predicted time. */
+   Knows: the cost of stages, and the moves of each, counted by kind. Promises: the fewest bytes, or
+   the shortest predicted time. */
 #ifndef CDP_SRC_DTENSOR_PLANNER_H
 #define CDP_SRC_DTENSOR_PLANNER_H
 
@@ -29,194 +29,7 @@
 #include "spelling.h"
 #include "stages.h"
 #include "scratch.h"
-
-typedef struct cdp__dt_tally {
-    uint32_t count[8];
-    uint64_t elements[8];
-    uint32_t ndim;
-} cdp__dt_tally;
-
-CDP__DT void cdp__dt_tally_move(void *user, const cdp__dt_move *m) {
-    cdp__dt_tally *t = (cdp__dt_tally *)user;
-    ++t->count[m->kind];
-    t->elements[m->kind] += cdp__dt_volume(&m->region, t->ndim);
-}
-
-CDP__DT cdp__dt_tally cdp__dt_tally_of(const cdp__dt_pair *p, uint32_t node) {
-    cdp__dt_tally t;
-    memset(&t, 0, sizeof t);
-    t.ndim = p->to.ndim;
-    cdp__dt_moves(p, node, cdp__dt_tally_move, &t);
-    return t;
-}
-
-/* State while the phases of one stage are filled in. */
-typedef struct cdp__dt_build {
-    cdp_plan *plan;
-    const cdp__dt_stage *stage;
-    cdp__dt_phase *terms, *copies; /* terms NULL: the stage does not reduce */
-    cdp__dt_memory from, to;       /* where the tensors of the stage are, and at which offset */
-    uint64_t from_at, to_at;
-    cdp__dt_region from_box, to_box; /* regions that this rank holds */
-} cdp__dt_build;
-
-CDP__DT uint64_t cdp__dt_reserve(cdp_plan *p, uint64_t bytes) {
-    const uint64_t at = p->scratch_used;
-    p->scratch_used += (bytes + 63) & ~(uint64_t)63;
-    return at;
-}
-
-/* Adds a message from the tensor; packed unless it is contiguous there. */
-CDP__DT void cdp__dt_build_send(cdp__dt_build *b, cdp__dt_phase *ph, const cdp__dt_move *m) {
-    const uint32_t ndim = b->stage->pair.to.ndim;
-    cdp__dt_piece *s = &ph->send[ph->sends], *last = ph->sends ? s - 1 : NULL;
-    ++ph->sends;
-    s->peer = m->peer;
-    s->region = m->region;
-    s->elements = cdp__dt_volume(&m->region, ndim);
-    s->from = b->from;
-    s->copy = cdp__dt_copy_of(&m->region, &b->from_box, &m->region, ndim, b->plan->elem);
-    s->copy.from_at += b->from_at;
-    s->direct = s->copy.dims == 0;
-    s->at = s->copy.from_at;
-    if (s->direct) return;
-    s->to = CDP__DT_SCRATCH;
-    s->again = last && !last->direct && last->from == s->from
-        && memcmp(&last->region, &s->region, sizeof s->region) == 0;
-    s->at = s->again ? last->at : cdp__dt_reserve(b->plan, s->elements * b->plan->elem);
-    s->copy.to_at = s->at;
-    if (!s->again) b->plan->info.copied_bytes += s->elements * b->plan->elem;
-}
-
-CDP__DT void cdp__dt_build_recv(cdp__dt_build *b, const cdp__dt_move *m) {
-    const uint32_t ndim = b->stage->pair.to.ndim;
-    cdp__dt_piece *r = &b->copies->recv[b->copies->recvs++];
-    r->peer = m->peer;
-    r->region = m->region;
-    r->elements = cdp__dt_volume(&m->region, ndim);
-    r->to = b->to;
-    r->copy = cdp__dt_copy_of(&m->region, &m->region, &b->to_box, ndim, b->plan->elem);
-    r->copy.to_at += b->to_at;
-    r->direct = r->copy.dims == 0;
-    r->rows = r->copy.dims == 1 && r->copy.run >= CDP__DT_ROW_BYTES;
-    r->at = r->copy.to_at;
-    if (r->direct || r->rows) return;
-    r->from = CDP__DT_SCRATCH;
-    r->at = r->copy.from_at = cdp__dt_reserve(b->plan, r->elements * b->plan->elem);
-    b->plan->info.copied_bytes += r->elements * b->plan->elem;
-}
-
-CDP__DT void cdp__dt_build_local(cdp__dt_build *b, const cdp__dt_move *m, bool from_slab) {
-    const cdp__dt_fold *f =
-        b->terms && b->terms->folds ? &b->terms->fold[b->terms->folds - 1] : NULL;
-    cdp__dt_piece *l = &b->copies->here[b->copies->locals++];
-    l->peer = m->peer;
-    l->region = m->region;
-    l->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
-    l->from = from_slab ? CDP__DT_SCRATCH : b->from;
-    l->to = b->to;
-    l->copy = cdp__dt_copy_of(&m->region, from_slab ? &m->region : &b->from_box, &b->to_box,
-        b->stage->pair.to.ndim, b->plan->elem);
-    l->copy.from_at += from_slab ? f->at : b->from_at;
-    l->copy.to_at += b->to_at;
-    b->plan->info.copied_bytes += l->elements * b->plan->elem;
-}
-
-/* Adds a slab that this rank reduces. */
-CDP__DT void cdp__dt_build_own(cdp__dt_build *b, const cdp__dt_move *m) {
-    const uint32_t ndim = b->stage->pair.to.ndim;
-    cdp__dt_fold *f = &b->terms->fold[b->terms->folds++];
-    f->elements = cdp__dt_volume(&m->region, ndim);
-    f->at = cdp__dt_reserve(b->plan, f->elements * b->plan->elem);
-    f->own = m->peer;
-    f->first = b->terms->recvs;
-    f->from = b->from;
-    f->copy = cdp__dt_copy_of(&m->region, &b->from_box, &m->region, ndim, b->plan->elem);
-    f->copy.from_at += b->from_at;
-    f->copy.to_at = f->at;
-}
-
-CDP__DT void cdp__dt_build_move(void *user, const cdp__dt_move *m) {
-    cdp__dt_build *b = (cdp__dt_build *)user;
-    cdp__dt_piece *p;
-    switch (m->kind) {
-    case CDP__DT_LOCAL: cdp__dt_build_local(b, m, false); break;
-    case CDP__DT_OWN_LOCAL: cdp__dt_build_local(b, m, true); break;
-    case CDP__DT_SEND: cdp__dt_build_send(b, b->copies, m); break;
-    case CDP__DT_TERM_SEND: cdp__dt_build_send(b, b->terms, m); break;
-    case CDP__DT_RECV: cdp__dt_build_recv(b, m); break;
-    case CDP__DT_OWN: cdp__dt_build_own(b, m); break;
-    case CDP__DT_TERM_RECV:
-    case CDP__DT_OWN_SEND:
-        if (m->kind == CDP__DT_OWN_SEND)
-            p = &b->copies->send[b->copies->sends++];
-        else
-            p = &b->terms->recv[b->terms->recvs++];
-        p->peer = m->peer;
-        p->region = m->region;
-        p->elements = cdp__dt_volume(&m->region, b->stage->pair.to.ndim);
-        p->from = p->to = CDP__DT_SCRATCH;
-        p->direct = true;
-        p->at = m->kind == CDP__DT_OWN_SEND ? b->terms->fold[b->terms->folds - 1].at
-                                            : cdp__dt_reserve(b->plan, p->elements * b->plan->elem);
-        break;
-    default: break;
-    }
-}
-
-CDP__DT cdp_status cdp__dt_phase_alloc(cdp_plan *p, cdp__dt_phase *ph, uint32_t sends,
-    uint32_t recvs, uint32_t locals, uint32_t folds) {
-    const uint64_t pieces = (uint64_t)sends + recvs + locals;
-    ph->send = (cdp__dt_piece *)cdp__dt_alloc(p->os, pieces * sizeof *ph->send);
-    ph->fold = (cdp__dt_fold *)cdp__dt_alloc(p->os, folds * sizeof *ph->fold);
-    if (!ph->send || !ph->fold) return cdp__dt_nomem("a plan", pieces * sizeof *ph->send);
-    ph->recv = ph->send + sends;
-    ph->here = ph->recv + recvs;
-    return CDP_OK;
-}
-
-CDP__DT uint64_t cdp__dt_held(const cdp__dt_side *s, uint32_t node, cdp__dt_region *box) {
-    const uint32_t at = cdp__dt_position(s, node);
-    memset(box, 0, sizeof *box);
-    if (at == CDP__DT_NONE) return 0;
-    *box = cdp__dt_region_of(s, at);
-    return cdp__dt_volume(box, s->ndim);
-}
-
-/* Fills in the phases of stage number `k`. Tensors between stages are in scratch memory. */
-CDP__DT cdp_status cdp__dt_stage_build(cdp_plan *p, uint32_t k, uint64_t *between) {
-    const cdp__dt_stage *s = &p->stages[k];
-    const cdp__dt_tally t = cdp__dt_tally_of(&s->pair, p->node);
-    const bool reduces = s->pair.from.terms > 1;
-    cdp__dt_build b;
-    cdp_status st = CDP_OK;
-    memset(&b, 0, sizeof b);
-    b.plan = p;
-    b.stage = s;
-    b.from = k ? CDP__DT_SCRATCH : CDP__DT_IN;
-    b.from_at = k ? *between : 0;
-    const uint64_t held = cdp__dt_held(&s->host_to, p->node, &b.to_box) * p->elem;
-    (void)cdp__dt_held(&s->pair.from, p->node, &b.from_box);
-    b.to = k + 1 < p->stage_count ? CDP__DT_SCRATCH : CDP__DT_OUT;
-    if (b.to == CDP__DT_SCRATCH) b.to_at = *between = cdp__dt_reserve(p, held);
-    if (reduces) {
-        b.terms = &p->phases[p->phase_count++];
-        b.terms->stage = k;
-        st = cdp__dt_phase_alloc(p, b.terms, t.count[CDP__DT_TERM_SEND], t.count[CDP__DT_TERM_RECV],
-            0, t.count[CDP__DT_OWN]);
-    }
-    b.copies = &p->phases[p->phase_count++];
-    b.copies->stage = k;
-    b.copies->zero = s->zero;
-    b.copies->zero_in = b.to;
-    b.copies->zero_at = b.to_at;
-    b.copies->zero_bytes = held;
-    if (st == CDP_OK)
-        st = cdp__dt_phase_alloc(p, b.copies, t.count[CDP__DT_SEND] + t.count[CDP__DT_OWN_SEND],
-            t.count[CDP__DT_RECV], t.count[CDP__DT_LOCAL] + t.count[CDP__DT_OWN_LOCAL], 0);
-    if (st == CDP_OK) cdp__dt_moves(&s->pair, p->node, cdp__dt_build_move, &b);
-    return st;
-}
+#include "phases.h"
 
 CDP__DT cdp_net cdp__dt_net_of(const cdp_net *net) {
     cdp_net n;
@@ -456,8 +269,11 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
     uint32_t most = 0;
     cdp_status st = CDP_OK;
     cdp__dt_region box;
-    p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, 2ull * p->stage_count * sizeof *p->phases);
-    if (!p->phases) return cdp__dt_nomem("a plan", 2ull * p->stage_count * sizeof *p->phases);
+    uint64_t phases = p->stage_count;
+    for (uint32_t k = 0; k < p->stage_count; ++k)
+        phases += cdp__dt_windows(p, &p->stages[k]);
+    p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, phases * sizeof *p->phases);
+    if (!p->phases) return cdp__dt_nomem("a plan", phases * sizeof *p->phases);
     for (uint32_t k = 0; st == CDP_OK && k < p->stage_count && !cdp__dt_single_sums(p); ++k)
         st = cdp__dt_stage_build(p, k, &between);
     for (uint32_t k = 0; k < p->phase_count; ++k)

@@ -53,12 +53,12 @@ CDP__DT void cdp__dt_pack(const cdp_plan *p, const cdp__dt_phase *ph) {
 CDP__DT void cdp__dt_fold_run(const cdp_plan *p, const cdp__dt_phase *ph, const cdp__dt_fold *f) {
     const cdp__dt_stage *s = &p->stages[ph->stage];
     const uint32_t terms = s->pair.from.terms;
-    uint8_t *slab = p->scratch + f->at;
+    uint8_t *at = cdp__dt_at(p, f->to), *slab = at + f->at;
     for (uint32_t term = 0, got = f->first; term < terms; ++term) {
         if (term == f->own && term == 0) {
-            cdp__dt_copy_run(&f->copy, p->scratch, cdp__dt_at(p, f->from));
+            cdp__dt_copy_run(&f->copy, at, cdp__dt_at(p, f->from));
         } else if (term == f->own) {
-            cdp__dt_copy_combine(&f->copy, p->dtype, s->op, p->scratch, cdp__dt_at(p, f->from));
+            cdp__dt_copy_combine(&f->copy, p->dtype, s->op, at, cdp__dt_at(p, f->from));
         } else {
             const uint8_t *in = p->scratch + ph->recv[got++].at;
             if (term == 0)

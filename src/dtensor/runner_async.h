@@ -42,6 +42,15 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
     p->turns = NULL;
 }
 
+CDP__DT void cdp__dt_phases_free(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->phase_count; ++k) {
+        cdp__dt_free(p->os, p->phases[k].send);
+        cdp__dt_free(p->os, p->phases[k].fold);
+    }
+    cdp__dt_free(p->os, p->phases);
+    cdp__dt_free(p->os, p->list);
+}
+
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p) return;
     if (p->mesh && cdp__ended(p->mesh)) {
@@ -50,14 +59,9 @@ CDP_API void cdp_plan_destroy(cdp_plan *p) {
     }
     cdp__dt_plan_release(p);
     if (p->mesh) cdp__dt_scratch_give(p, true);
-    for (uint32_t k = 0; k < p->phase_count; ++k) {
-        cdp__dt_free(p->os, p->phases[k].send);
-        cdp__dt_free(p->os, p->phases[k].fold);
-    }
-    cdp__dt_free(p->os, p->phases);
-    cdp__dt_stages_free(p);
     cdp__dt_wide_free(p);
-    cdp__dt_free(p->os, p->list);
+    cdp__dt_phases_free(p);
+    cdp__dt_stages_free(p);
     cdp__dt_free(p->os, p);
 }
 
@@ -211,10 +215,28 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
     return st;
 }
 
+/* Asynchronous runs have no windows, which would all need memory of their own: builds the phases
+   again without. */
+CDP__DT cdp_status cdp__dt_plan_whole(cdp_plan *p) {
+    cdp_plan old;
+    if (!p || !p->windows || p->whole || cdp__ended(p->mesh)) return CDP_OK;
+    old = *p;
+    p->whole = true;
+    p->phases = NULL;
+    p->list = NULL;
+    p->phase_count = p->info.messages = 0;
+    p->scratch_used = p->info.send_bytes = p->info.recv_bytes = p->info.copied_bytes = 0;
+    const cdp_status st = cdp__dt_plan_build(p);
+    cdp__dt_phases_free(st == CDP_OK ? &old : p);
+    if (st != CDP_OK) *p = old;
+    return st;
+}
+
 CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cdp_work *work) {
     bool ready;
     if (!work) return cdp__dt_missing("cdp_plan_run_async", "work");
-    cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
+    cdp_status st = cdp__dt_plan_whole(p);
+    if (st == CDP_OK) st = cdp__dt_run_begin(p, in, out, &ready);
     work->group = st == CDP_OK && p->group ? cdp__dt_run_link(p)->group : NULL;
     work->seq = 0;
     if (st != CDP_OK || !ready) return st;

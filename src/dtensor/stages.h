@@ -47,12 +47,13 @@ typedef struct cdp__dt_piece {
     cdp__dt_region region;
 } cdp__dt_piece;
 
-/* A slab that this rank reduces: its own contribution, and those received from piece `first` on. */
+/* A slab that this rank reduces, or a window of one: its own contribution, and those received from
+   piece `first` on. */
 typedef struct cdp__dt_fold {
-    uint64_t at, elements; /* in scratch memory */
+    uint64_t at, elements;
     uint32_t own, first;
-    cdp__dt_memory from;
-    cdp__dt_copy copy; /* of the own contribution */
+    cdp__dt_memory from, to; /* to: where the slab is */
+    cdp__dt_copy copy;       /* of the own contribution */
 } cdp__dt_fold;
 
 typedef struct cdp__dt_phase {
@@ -117,6 +118,7 @@ struct cdp_plan {
     cdp_transfer *list;
     uint8_t *scratch;
     uint64_t scratch_used;
+    bool whole, windows; /* windows: some phases have windows of slabs; whole: none shall */
     cdp_plan_info info;
     bool holds;                        /* the cuts of its layouts */
     bool compared, identity, backward; /* backward: counted as such */

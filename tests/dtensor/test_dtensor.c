@@ -1,5 +1,6 @@
 /*  test_dtensor.c - meshes, layouts, tensors and edges, with ranks as threads of this program */
 #define CDP_IMPLEMENTATION
+#define CDP__DT_WINDOW_BYTES 65536u /* see contributions_arrive_in_windows */
 #include "cdp_dtensor.h"
 
 #include "../unit/said.h"
@@ -915,6 +916,70 @@ static void large_rows(cdp_group *g, void *arg) {
 
 TEST(redistribute_large_rows) {
     RUN(4, large_rows);
+}
+
+/* Fills a tensor with contributions that differ, and whose sums are the index in the whole one. */
+static void fill_contributions(cdp_dtensor *t) {
+    const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
+    const cdp_mesh *m = t->layout.mesh;
+    cdp_dtensor whole = *t;
+    int64_t me = 0, terms = 1;
+    for (uint32_t by = 0; by < m->desc.ndim; ++by) {
+        if (t->layout.place[by].kind != CDP_PLACE_PARTIAL) continue;
+        cdp__dt_replicate(&whole.layout, by);
+        me = me * m->desc.shape[by] + cdp_mesh_coord(m, by);
+        terms *= m->desc.shape[by];
+    }
+    OK(cdp_dtensor_fill(&whole, &ramp));
+    const int64_t factor = me ? me + 1 : 2 - terms * (terms + 1) / 2;
+    for (uint64_t i = 0; i < cdp__dt_local_bytes(&whole.layout) / 8; ++i)
+        ((int64_t *)t->data)[i] *= factor;
+}
+
+/* Contributions to large tensors arrive in windows, which share scratch memory; an asynchronous
+   run has none. Leading dimensions of one element, and fewer rows than windows. */
+static void windows_of_sums(cdp_group *g, void *arg) {
+    static const struct {
+        const char *from, *to;
+        uint64_t shape[3];
+    } rows[] = {{"P,P", "R,S1", {83, 101, 3}}, {"P,P", "S0,S2", {1, 100, 299}},
+        {"P,S1", "S1,R", {100, 301, 1}}, {"P,P", "S2,R", {2, 2, 8001}}};
+    cdp_mesh *m = mesh_of(g, 2, 2, 2);
+    (void)arg;
+    for (uint32_t k = 0; m && k < sizeof rows / sizeof *rows; ++k) {
+        cdp_layout l = {.mesh = m, .dtype = CDP_DTYPE_I64, .ndim = 3};
+        memcpy(l.shape, rows[k].shape, sizeof rows[k].shape);
+        cdp_plan_desc d = {.from = l, .to = l, .kind = CDP_PLAN_DIRECT};
+        cdp_dtensor x, y;
+        cdp_work work;
+        cdp_plan *plan;
+        OK(cdp_layout_parse(&d.from, rows[k].from));
+        OK(cdp_layout_parse(&d.to, rows[k].to));
+        OK(cdp_dtensor_create(&d.from, NULL, &x));
+        OK(cdp_dtensor_create(&d.to, NULL, &y));
+        fill_contributions(&x);
+        if (!OK(cdp_plan_create(&d, &plan))) break;
+        const uint64_t with = cdp_plan_info_of(plan).scratch_bytes;
+        for (uint32_t run = 0; run < 3; ++run) {
+            if (y.data) memset(y.data, 0x77, (size_t)cdp__dt_local_bytes(&d.to));
+            if (run != 1)
+                OK(cdp_plan_run(plan, x.data, y.data));
+            else if (OK(cdp_plan_run_async(plan, x.data, y.data, &work)))
+                OK(cdp_work_wait(work));
+            test_check(ramp_is_right(&y, 0), __FILE__, __LINE__, "%s to %s, run %u on rank %u",
+                rows[k].from, rows[k].to, run, cdp_rank(g));
+        }
+        const uint64_t without = cdp_plan_info_of(plan).scratch_bytes;
+        T(!without || with < without); /* some ranks need none */
+        cdp_plan_destroy(plan);
+        cdp_dtensor_free(&x);
+        cdp_dtensor_free(&y);
+    }
+    cdp_mesh_destroy(m);
+}
+
+TEST(contributions_arrive_in_windows) {
+    RUN(4, windows_of_sums);
 }
 
 /* Every order of every tensor dimension to every other. */
@@ -2392,6 +2457,7 @@ int main(int argc, char **argv) {
         {"redistribute_every_pair", redistribute_every_pair, 60},
         {"redistribute_large_rows", redistribute_large_rows, 30},
         {"redistribute_named_sizes", redistribute_named_sizes, 30},
+        {"contributions_arrive_in_windows", contributions_arrive_in_windows, 60},
         {"redistribute_every_order", redistribute_every_order, 60},
         {"cuts_of_another_order_become_sums", cuts_of_another_order_become_sums, 60},
         {"collectives_give_what_messages_give", collectives_give_what_messages_give, 30},

@@ -1,6 +1,7 @@
 /*  test_dtensor_plans.c - every pair of layouts, on paper: values, bytes, messages. PAIRS=all
    takes every case instead of a part that is drawn by seed; SEED chooses another part. */
 #define CDP_IMPLEMENTATION
+#define CDP__DT_WINDOW_BYTES 1024u /* contributions to sums arrive in several */
 #include "cdp_dtensor.h"
 
 #include "paper.h"
