@@ -38,10 +38,10 @@ typedef struct cdp_plan_info {
     /* of the busiest rank; an average where a PARTIAL source is cut and (ranks) x (pieces of the
        target) are more than 2^18 */
     uint64_t most_recv_bytes;
-    uint64_t total_bytes;   /* of all ranks */
-    uint64_t bound_bytes;   /* the least possible for this pair of layouts */
-    uint64_t torch_bytes;   /* of PyTorch's steps, with their padding, for all ranks */
-    uint64_t copied_bytes;  /* that this rank packs, unpacks or copies */
+    uint64_t total_bytes;  /* of all ranks */
+    uint64_t bound_bytes;  /* the least possible for this pair of layouts */
+    uint64_t torch_bytes;  /* of PyTorch's steps, with their padding, for all ranks */
+    uint64_t copied_bytes; /* that this rank packs, unpacks or copies */
     /* of this rank, while it runs; plans share that memory. The first asynchronous run of a plan
        makes it more where contributions to sums arrive in windows; `messages` is less then */
     uint64_t scratch_bytes;
