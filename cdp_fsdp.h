@@ -3252,8 +3252,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_judge_records(const cdp__fsdp_verdict *v) {
 /* All ranks learn what each one holds. */
 CDP__PRIVATE cdp_status cdp__fsdp_meet(cdp__fsdp_change *c) {
     const uint32_t n = cdp_size(c->group);
-    const uint64_t words = sizeof c->own / sizeof(uint64_t);
-    cdp_status st = cdp_allgather(c->group, &c->own, c->all, words, CDP_DTYPE_U64);
+    cdp_status st = cdp_allgather(c->group, &c->own, c->all, sizeof c->own, CDP_DTYPE_U8);
     if (st != CDP_OK) return st;
     cdp__fsdp_resolve(c->all, n, &c->verdict);
     if (c->old) c->old->seen = c->verdict.seen + 1;
