@@ -9,6 +9,8 @@
 #include "ports.h"
 #include "group_memory.h"
 
+#include <sys/wait.h>
+
 #define CALL(...) (&(cdp_call_desc){__VA_ARGS__})
 #define F(name) .function = cdp_rpc_id(name)
 #define BYTES(data_, bytes_) .args = {.iov = &(cdp_iov){(data_), (bytes_)}, .iov_count = 1}
@@ -587,10 +589,8 @@ static bool side_open(side *s) {
         .os = os,
         .logger = {.level = CDP_LOG_SILENT}};
     if (how < TCP) return OK(cdp_group_create(&d, &s->g));
-    cdp_tcp_desc t = {.group = d,
-        .master_port = port,
-        .init_timeout_ms = 5000 * TEST_LATE,
-        .no_shared_memory = how == TCP};
+    cdp_tcp_desc t = {
+        .group = d, .master_port = port, .init_timeout_ms = 20000, .no_shared_memory = how == TCP};
     t.group.hub = NULL;
     return OK(cdp_init(&t, &s->g));
 }
@@ -655,6 +655,17 @@ TEST_API void run_with(
     run(n, func);
 }
 
+/* The functions that a test puts in place of those that all tests have, and rows of such tables. */
+#define run_own(n, func) \
+    run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func)
+#define KEPT_AND_COUNTED                                                            \
+    {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},      \
+        {.name = "counter", .func = f_counter}, {.name = "count", .func = f_count}, \
+        {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},                  \
+        {.name = "lend", .func = f_lend}, {                                         \
+        .name = "fail", .func = f_fail                                              \
+    }
+
 /* Rank 1 stands still when it has said so: it polls nothing until the other one is through. */
 static uint32_t still, through;
 
@@ -696,6 +707,19 @@ TEST_API void meet(side *s, uint32_t *place) {
     meet_once(s, place);
 }
 
+/* Until a thread waits inside the rpc. */
+TEST_API void until_one_waits(side *s) {
+    const uint64_t until = test_now_ns() + 10000000000ull;
+    uint32_t waiters = 0;
+    while (!waiters && test_now_ns() < until) {
+        test_sleep_ms(1);
+        cdp_lock_acquire(&s->rpc->lock);
+        waiters = s->rpc->waiters;
+        cdp_lock_release(&s->rpc->lock);
+    }
+    T_EQ(1, waiters);
+}
+
 TEST_API uint32_t next_of(const side *s) {
     return (s->rank + 1) % ranks;
 }
@@ -716,6 +740,36 @@ TEST_API void open_then(side *s, void (*func)(side *s)) {
     if (!OK(cdp_rpc_create(&d, &s->rpc))) return;
     OK(cdp_barrier(s->g));
     func(s);
+}
+
+static int process_main(uint32_t rank, void (*life)(side *s)) {
+    side s = {.rank = rank, .ranks = ranks};
+    os = counted_os();
+    if (!side_open(&s)) return 1;
+    open_then(&s, life);
+    cdp_group_destroy(s.g);
+    T_EQ(0, counted.held);
+    return test__now.failed_checks != 0;
+}
+
+/* Three ranks that are processes, over TCP and over shared memory. `life`: from the open rpc to its
+   end; rank 2 is killed in it, the others end well. */
+TEST_API void run_processes(void (*life)(side *s)) {
+    pid_t child[3];
+    ranks = 3;
+    hub = NULL;
+    for (uint32_t i = TCP; i <= SHARED; ++i) {
+        how = i;
+        port = free_port();
+        fflush(stdout);
+        for (uint32_t rank = 0; rank < ranks; ++rank)
+            if ((child[rank] = fork()) == 0) _exit(process_main(rank, life));
+        for (uint32_t rank = 0; rank < ranks; ++rank) {
+            int result = 0;
+            waitpid(child[rank], &result, 0);
+            if (rank < 2) T(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+        }
+    }
 }
 
 /* All ranks come here once they serve no more. */

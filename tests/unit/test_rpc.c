@@ -10,8 +10,6 @@
 
 #include "rpc_sides.h"
 
-#include <sys/wait.h>
-
 /* ---- names and start ---- */
 
 static void names(side *s) {
@@ -578,75 +576,49 @@ TEST(a_liar_loses_its_own_link) {
 }
 
 /* A rank is killed: the others lose it, release what it held, and go on with each other, also with
-   long arguments. Real processes, over TCP and over shared memory. */
-static int killed_main(uint32_t rank, uint16_t at, bool shared) {
-    const cdp_tcp_desc t = {.group = {.rank = rank,
-                                .world_size = 3,
-                                .os = counted_os(),
-                                .logger = {.level = CDP_LOG_SILENT}},
-        .master_port = at,
-        .init_timeout_ms = 20000,
-        .no_shared_memory = !shared};
+   long arguments. */
+static void killed(side *s) {
     static uint8_t data[300000];
-    side s = {.rank = rank, .ranks = 3};
+    const uint32_t rank = s->rank;
     int64_t x[2] = {5, 0};
     cdp_call c = {0};
     cdp_rref r[2];
-    ranks = 3;
-    how = shared ? SHARED : TCP;
-    if (!OK(cdp_init(&t, &s.g))) return 1;
-    const cdp_rpc_desc d = desc_of(&s);
-    if (!OK(cdp_rpc_create(&d, &s.rpc))) return 1;
     for (uint32_t i = 0; i < 2; ++i) { /* on both others */
         OK(cdp_rpc_remote(
-            s.rpc, CALL(.to = (rank + 1 + i) % 3, F("counter"), BYTES(x, 16)), &r[i]));
+            s->rpc, CALL(.to = (rank + 1 + i) % 3, F("counter"), BYTES(x, 16)), &r[i]));
         OK(cdp_rref_to_here(r[i], 0, &c));
         cdp_call_free(&c);
     }
-    OK(cdp_barrier(s.g));
+    OK(cdp_barrier(s->g));
     if (rank == 2) raise(SIGKILL);
     uint64_t until = test_until_ns(10000);
-    while ((!counted_of(&s.lost) || cdp_rpc_stats_of(s.rpc).forks > 1) && test_now_ns() < until)
-        (void)!cdp_rpc_serve(s.rpc, 1);
-    T_EQ(2, s.lost_rank);
-    T_EQ(1, cdp_rpc_stats_of(s.rpc).forks); /* of the other one that lives */
-    T_EQ(1, s.values.made - (int32_t)cdp_rpc_stats_of(s.rpc).owners);
+    while ((!counted_of(&s->lost) || cdp_rpc_stats_of(s->rpc).forks > 1) && test_now_ns() < until)
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(2, s->lost_rank);
+    T_EQ(1, cdp_rpc_stats_of(s->rpc).forks); /* of the other one that lives */
+    T_EQ(1, s->values.made - (int32_t)cdp_rpc_stats_of(s->rpc).owners);
     T_EQ(CDP_ERR_PEER_LOST, cdp_rref_confirmed(r[1 - rank], 0));
     OK(cdp_rref_to_here(r[rank], 0, &c));
     T_EQ(5, i64_at(c.data, 0));
     cdp_call_free(&c);
     for (uint32_t i = 0; i < 5; ++i) {
-        OK(cdp_rpc_call(s.rpc, CALL(.to = 1 - rank, F("echo"), BYTES(data, sizeof data)), &c));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1 - rank, F("echo"), BYTES(data, sizeof data)), &c));
         T_EQ(sizeof data, c.bytes);
         cdp_call_free(&c);
     }
-    OK(cdp_rpc_call(s.rpc, CALL(.to = 1 - rank, F("nothing")), &c));
+    OK(cdp_rpc_call(s->rpc, CALL(.to = 1 - rank, F("nothing")), &c));
     cdp_call_free(&c);
     until = test_until_ns(10000);
-    while (!counted_of(&s.ran) && test_now_ns() < until) /* the other one is done, too */
-        (void)!cdp_rpc_serve(s.rpc, 1);
-    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s.rpc, 3000 * TEST_LATE));
+    while (!counted_of(&s->ran) && test_now_ns() < until) /* the other one is done, too */
+        (void)!cdp_rpc_serve(s->rpc, 1);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s->rpc, 3000 * TEST_LATE));
     T_EQ(2, cdp_last_error()->peer);
-    cdp_rpc_destroy(s.rpc);
-    T_EQ(s.values.made, s.values.destroyed);
-    cdp_group_destroy(s.g);
-    T_EQ(0, counted.held);
-    return test__now.failed_checks != 0;
+    cdp_rpc_destroy(s->rpc);
+    T_EQ(s->values.made, s->values.destroyed);
 }
 
 TEST(a_killed_rank) {
-    for (uint32_t shared = 0; shared < 2; ++shared) {
-        const uint16_t at = free_port();
-        pid_t child[3];
-        fflush(stdout);
-        for (uint32_t rank = 0; rank < 3; ++rank)
-            if ((child[rank] = fork()) == 0) _exit(killed_main(rank, at, shared));
-        for (uint32_t rank = 0; rank < 3; ++rank) {
-            int result = 0;
-            waitpid(child[rank], &result, 0);
-            if (rank < 2) T(WIFEXITED(result) && WEXITSTATUS(result) == 0);
-        }
-    }
+    run_processes(killed);
 }
 
 /* Settings that must agree, and functions that run before their references are confirmed. */

@@ -9,8 +9,6 @@
 
 #include "rpc_sides.h"
 
-#include <sys/wait.h>
-
 static void f_own_step(void *user, cdp_rpc_request *q);
 static void f_passes_on(void *user, cdp_rpc_request *q);
 static void f_ends_it(void *user, cdp_rpc_request *q);
@@ -164,12 +162,7 @@ static void param_on(side *s) {
 static const cdp_rpc_function own_functions[] = {
     {.name = "mul_on", .func = f_mul_on, .backward = b_mul},
     {.name = "nothing", .func = f_nothing},
-    {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
-    {.name = "counter", .func = f_counter},
-    {.name = "count", .func = f_count},
-    {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},
-    {.name = "lend", .func = f_lend},
-    {.name = "fail", .func = f_fail},
+    KEPT_AND_COUNTED,
     {.name = "passes_on", .func = f_passes_on},
     {.name = "ends_it", .func = f_ends_it, .flags = CDP_RPC_LATER},
     {.name = "backward_here", .func = f_backward_here},
@@ -181,24 +174,8 @@ static const cdp_rpc_function own_functions[] = {
     {.name = "pass_here", .func = f_pass_here},
     {.name = "weight_grad", .func = f_weight_grad},
 };
-static void run_own(uint32_t n, void (*func)(side *s)) {
-    run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func);
-}
-
 TEST(a_parameter_is_the_value_that_the_call_runs_on) {
     run_own(2, param_on);
-}
-
-static void until_one_waits(side *s) {
-    const uint64_t until = test_now_ns() + 10000000000ull;
-    uint32_t waiters = 0;
-    while (!waiters && test_now_ns() < until) {
-        test_sleep_ms(1);
-        cdp_lock_acquire(&s->rpc->lock);
-        waiters = s->rpc->waiters;
-        cdp_lock_release(&s->rpc->lock);
-    }
-    T_EQ(1, waiters);
 }
 
 /* A context is ended by one thread while another one shuts the rpc down. */
@@ -1081,33 +1058,21 @@ TEST(py_tensors) {
 }
 
 /* A rank is killed in its backward function: the others are told who, and go on. */
-static int dying_main(uint32_t rank, uint16_t at, bool shared) {
-    const cdp_tcp_desc t = {.group = {.rank = rank,
-                                .world_size = 3,
-                                .os = counted_os(),
-                                .logger = {.level = CDP_LOG_SILENT}},
-        .master_port = at,
-        .init_timeout_ms = 20000,
-        .no_shared_memory = !shared};
-    side s = {.rank = rank, .ranks = 3};
+static void dying(side *s) {
+    const uint32_t rank = s->rank;
     double x[4] = {1, 2, 3, 4};
     cdp_call c[3] = {{0}};
     cdp_ctx *ctx;
     product p;
     uint64_t value = 0;
-    ranks = 3;
-    how = shared ? SHARED : TCP;
-    if (!OK(cdp_init(&t, &s.g))) return 1;
-    const cdp_rpc_desc d = desc_of(&s);
-    if (!OK(cdp_rpc_create(&d, &s.rpc))) return 1;
-    weights_open(&s);
-    OK(cdp_barrier(s.g));
+    weights_open(s);
+    OK(cdp_barrier(s->g));
     if (rank == 0) {
-        OK(cdp_ctx_begin(s.rpc, &ctx));
+        OK(cdp_ctx_begin(s->rpc, &ctx));
         OK(cdp_ctx_value(ctx, &value));
         const cdp_tensor tx = f64s(x, 4, value);
-        OK(mul(&s, ctx, 1, "mul", 0, &tx, &c[0]));
-        OK(mul(&s, ctx, 2, "mul_dies", 0, &c[0].tensors[0], &c[1]));
+        OK(mul(s, ctx, 1, "mul", 0, &tx, &c[0]));
+        OK(mul(s, ctx, 2, "mul_dies", 0, &c[0].tensors[0], &c[1]));
         const cdp_tensor root = multiply(ctx, &p, &c[0].tensors[0], &c[1].tensors[0]);
         const uint64_t began = test_now_ns();
         T_EQ(CDP_ERR_PEER_LOST,
@@ -1115,40 +1080,26 @@ static int dying_main(uint32_t rank, uint16_t at, bool shared) {
         T_EQ(2, cdp_last_error()->peer);
         T_WITHIN(5000, test_now_ns() - began);
         OK(cdp_ctx_end(ctx, 5000 * TEST_LATE));
-        OK(cdp_ctx_begin(s.rpc, &ctx)); /* another one works */
-        OK(mul(&s, ctx, 1, "mul", 0,
+        OK(cdp_ctx_begin(s->rpc, &ctx)); /* another one works */
+        OK(mul(s, ctx, 1, "mul", 0,
             &(cdp_tensor){.data = x, .dtype = CDP_DTYPE_F64, .dims = 1, .shape = {4}}, &c[2]));
         OK(cdp_ctx_backward(ctx, &(cdp_backward_desc){.roots = &c[2].tensors[0], .root_count = 1}));
         OK(cdp_ctx_end(ctx, 5000 * TEST_LATE));
         cdp_call_free(&c[1]);
-        OK(cdp_rpc_call(s.rpc, CALL(.to = 1, F("nothing")), &c[1]));
+        OK(cdp_rpc_call(s->rpc, CALL(.to = 1, F("nothing")), &c[1]));
     } else {
         const uint64_t until = test_until_ns(20000);
-        while (counted_of(&s.ran) < 1 + 1 && test_now_ns() < until)
-            (void)!cdp_rpc_serve(s.rpc, 1);
+        while (counted_of(&s->ran) < 1 + 1 && test_now_ns() < until)
+            (void)!cdp_rpc_serve(s->rpc, 1);
     }
     for (uint32_t i = 0; i < 3; ++i)
         cdp_call_free(&c[i]);
-    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s.rpc, 3000 * TEST_LATE));
-    cdp_rpc_destroy(s.rpc);
+    T_EQ(CDP_ERR_PEER_LOST, cdp_rpc_shutdown(s->rpc, 3000 * TEST_LATE));
+    cdp_rpc_destroy(s->rpc);
     T_EQ(0, saved_live[rank]);
-    cdp_group_destroy(s.g);
-    T_EQ(0, counted.held);
-    return test__now.failed_checks != 0;
 }
 TEST(backward_node_failure) {
-    for (uint32_t shared = 0; shared < 2; ++shared) {
-        const uint16_t at = free_port();
-        pid_t child[3];
-        fflush(stdout);
-        for (uint32_t rank = 0; rank < 3; ++rank)
-            if ((child[rank] = fork()) == 0) _exit(dying_main(rank, at, shared));
-        for (uint32_t rank = 0; rank < 3; ++rank) {
-            int result = 0;
-            waitpid(child[rank], &result, 0);
-            if (rank < 2) T(WIFEXITED(result) && WEXITSTATUS(result) == 0);
-        }
-    }
+    run_processes(dying);
 }
 
 /* A pass in which this rank has far more nodes than the other one, which answers for them. */

@@ -10,7 +10,6 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#include <sys/wait.h>
 
 static void f_destroys(void *user, cdp_rpc_request *q);
 static const cdp_rpc_function own_functions[] = {
@@ -26,10 +25,6 @@ static const cdp_rpc_function own_functions[] = {
     {.name = "mul", .func = f_mul, .backward = b_mul},
     {.name = "weight_rref", .func = f_weight_rref},
 };
-static void run_own(uint32_t n, void (*func)(side *s)) {
-    run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func);
-}
-
 /* An rpc is not destroyed by what it runs. */
 static void f_destroys(void *user, cdp_rpc_request *q) {
     (void)user;
@@ -97,18 +92,6 @@ TEST(threads_that_serve_end_with_the_rpc) {
         shut_by_body = true;
         run(2, served_body);
     }
-}
-
-static void until_one_waits(side *s) {
-    const uint64_t until = test_now_ns() + 10000000000ull;
-    uint32_t waiters = 0;
-    while (!waiters && test_now_ns() < until) {
-        test_sleep_ms(1);
-        cdp_lock_acquire(&s->rpc->lock);
-        waiters = s->rpc->waiters;
-        cdp_lock_release(&s->rpc->lock);
-    }
-    T_EQ(1, waiters);
 }
 
 /* A reference is dropped as a leak while another thread waits until it is confirmed. */

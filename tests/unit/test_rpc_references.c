@@ -120,12 +120,7 @@ static const cdp_rpc_function own_functions[] = {
     {.name = "grow", .func = f_grow},
     {.name = "grow_far", .func = f_grow_far},
     {.name = "nothing", .func = f_nothing},
-    {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
-    {.name = "counter", .func = f_counter},
-    {.name = "count", .func = f_count},
-    {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},
-    {.name = "lend", .func = f_lend},
-    {.name = "fail", .func = f_fail},
+    KEPT_AND_COUNTED,
     {.name = "is_confirmed", .func = f_is_confirmed},
     {.name = "mul", .func = f_mul, .backward = b_mul},
     {.name = "weight_rref", .func = f_weight_rref},
@@ -137,10 +132,6 @@ static const cdp_rpc_function own_functions[] = {
     {.name = "holds", .func = f_holds},
     {.name = "weight_grad", .func = f_weight_grad},
 };
-static void run_own(uint32_t n, void (*func)(side *s)) {
-    run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func);
-}
-
 /* A request that is kept longer than its rpc: the value that it runs on is gone. */
 static void outlives(side *s) {
     static uint32_t place;

@@ -19,22 +19,13 @@ static void f_back(void *user, cdp_rpc_request *q) {
 
 static const cdp_rpc_function own_functions[] = {
     {.name = "nothing", .func = f_nothing},
-    {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
-    {.name = "counter", .func = f_counter},
-    {.name = "count", .func = f_count},
-    {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},
-    {.name = "lend", .func = f_lend},
-    {.name = "fail", .func = f_fail},
+    KEPT_AND_COUNTED,
     {.name = "back", .func = f_back},
     {.name = "bad_value", .func = f_bad_value},
     {.name = "mul", .func = f_mul, .backward = b_mul},
     {.name = "weight_rref", .func = f_weight_rref},
     {.name = "weight_grad", .func = f_weight_grad},
 };
-static void run_own(uint32_t n, void (*func)(side *s)) {
-    run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func);
-}
-
 /* `done` frees its call, and the memory that the call lies in. */
 typedef struct own_call {
     cdp_call call;

@@ -33,20 +33,11 @@ static const cdp_rpc_function own_functions[] = {
     {.name = "no_memory", .func = f_value_without_memory},
     {.name = "nothing", .func = f_nothing},
     {.name = "ordered", .func = f_time},
-    {.name = "keep", .func = f_keep, .flags = CDP_RPC_LATER | CDP_RPC_INLINE},
-    {.name = "counter", .func = f_counter},
-    {.name = "count", .func = f_count},
-    {.name = "echo", .func = f_echo, .flags = CDP_RPC_INLINE},
-    {.name = "lend", .func = f_lend},
-    {.name = "fail", .func = f_fail},
+    KEPT_AND_COUNTED,
     {.name = "mul", .func = f_mul, .backward = b_mul},
     {.name = "weight_rref", .func = f_weight_rref},
     {.name = "weight_grad", .func = f_weight_grad},
 };
-static void run_own(uint32_t n, void (*func)(side *s)) {
-    run_with(own_functions, sizeof own_functions / sizeof *own_functions, n, func);
-}
-
 /* max_calls are under way until the deadline of the next one, to others and to oneself: it never
    left, and nothing of it stays behind. */
 static void no_room(side *s) {
