@@ -132,11 +132,12 @@ $(BUILD)/sources: tests/sources/sources.c
 	@mkdir -p $(@D)
 	$(CC) -O1 -g -D_GNU_SOURCE -Wall -Wextra -Wshadow $< -o $@
 
-# Tests see the headers joined from src/ as it is now: the same text that users copy, see headers-check.
+# Tests see the headers joined from src/ as it is now: the same text that users copy, see headers-check. A header whose text
+# is the same stays as it is: the library is not compiled again because of its time.
 JOINED := $(BUILD)/joined
 $(JOINED)/cdp.h: $(BUILD)/join $(wildcard src/*.h src/*/*.h)
-	@mkdir -p $(@D)
-	@$(BUILD)/join src $(@D)
+	@mkdir -p $(@D).new $(@D)
+	@$(BUILD)/join src $(@D).new && for h in $(@D).new/*.h; do cmp -s $$h $(@D)/$${h##*/} || mv $$h $(@D); done
 
 # The library is compiled once for each folder below (tests/library.c); tests link it and compile only what is theirs
 # (tests/linked.h). Those that tests/linked.sh names compile more themselves, everything or a header (tests/own.h): the linker
@@ -146,8 +147,9 @@ OWN    := $(if $(wildcard tests/linked.sh),$(shell bash tests/linked.sh own))
 PARTLY := $(if $(wildcard tests/linked.sh),$(shell bash tests/linked.sh partly))
 FROM_SRC := -isystem src -idirafter . -Itests
 # $(1): level of optimisation. gcc reads the headers once for each folder and level, and keeps what it knows of them
-# (linked.h.gch). Where that does not fit the flags of a test, it reads the text beside it.
-SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-I$(JOINED) -idirafter . -Itests,$(FROM_SRC) -include $(if $(filter -O2,$(1))$(filter $(PARTLY),$(basename $(@F))),tests,$(@D)/read$(firstword $(1)))/linked.h$(if $(filter test_train_text,$(basename $(@F))), -w))
+# (linked.h.gch). Where that does not fit the flags of a test, it reads the text beside it. Of joined headers it does not
+# ask how lines are indented: see STRICT in tests/compile/run.sh.
+SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-Wno-misleading-indentation -I$(JOINED) -idirafter . -Itests,$(FROM_SRC) -include $(if $(filter -O2,$(1))$(filter $(PARTLY),$(basename $(@F))),tests,$(@D)/read$(firstword $(1)))/linked.h$(if $(filter test_train_text,$(basename $(@F))), -w))
 
 # Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
 # here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
@@ -171,7 +173,7 @@ KEEP_WARNINGS = 2> $(@:.o=.warnings); made=$$?; cat $(@:.o=.warnings) >&2; exit 
 define PROGRAM_RULES
 $(BUILD)/$(1)/libcdp.o: tests/library.c $(JOINED)/cdp.h
 	@mkdir -p $$(@D)
-	$(2) $(3) -I$(JOINED) -c $$< -o $$@ $$(KEEP_WARNINGS)
+	$(2) $(3) -Wno-misleading-indentation -I$(JOINED) -c $$< -o $$@ $$(KEEP_WARNINGS)
 $(BUILD)/$(1)/libcdp.a: $(BUILD)/$(1)/libcdp.o
 	@rm -f $$@ && ar rcs $$@ $$<
 $(BUILD)/$(1)/read-%/linked.h.gch: tests/linked.h tests/library.c

@@ -9,6 +9,7 @@ trap 'rm -rf "$tmp"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 passed=0 failed=0
 optimised=-O0
+no_layout=-Wno-misleading-indentation # as STRICT in compile/run.sh
 [ -z "${MORE-}" ] || optimised=-O1
 slack=${TEST_SCALE:-1} # how many times longer things may take; run_all.sh measures it
 good() { passed=$((passed + 1)); echo "ok $1"; }
@@ -143,7 +144,7 @@ line=$(grep -m 1 -oE '^gcc [^#]*fit\.c[^#]*' README.md)
 if [ ! -s "$tmp/fit.c" ] || [ -z "$line" ]; then
     echo "SKIP readme: README.md has no such program"
 else
-    cp cdp*.h "$tmp" && if (cd "$tmp" && $line $as_said -Wall -Wextra -Werror) > "$tmp/out" 2>&1; then
+    cp cdp*.h "$tmp" && if (cd "$tmp" && $line $as_said -Wall -Wextra -Werror $no_layout) > "$tmp/out" 2>&1; then
         example readme 'y = 1\.00[0-9] [+] (1\.99|2\.00)[0-9] x' 4 "$tmp/fit"
     else
         bad readme "'$line' does not compile it without warnings"
@@ -159,12 +160,12 @@ elif [ ! -s "$tmp/fit.c" ] || [ ! -s "$tmp/snippet" ]; then
 else
     { grep '^#' "$tmp/snippet"; printf '#include <cstdio>\nint main() {\n'; grep -v '^#' "$tmp/snippet"; } > "$tmp/snippet.cc"
     echo 'std::printf("rank %u of %u\n", cdp_rank(world), cdp_size(world)); cdp_group_destroy(world); }' >> "$tmp/snippet.cc"
-    if g++ -x c++ -std=c++20 $optimised -Wall -Werror -I. "$tmp/fit.c" -o "$tmp/fit_cpp" -pthread > "$tmp/out" 2>&1; then
+    if g++ -x c++ -std=c++20 $optimised -Wall -Werror $no_layout -I. "$tmp/fit.c" -o "$tmp/fit_cpp" -pthread > "$tmp/out" 2>&1; then
         example 'readme as C++' 'y = 1\.00[0-9] [+] (1\.99|2\.00)[0-9] x' 4 "$tmp/fit_cpp"
     else
         bad 'readme as C++' 'it does not compile without warnings'
     fi
-    if g++ -std=c++11 $optimised -Wall -Wextra -Wpedantic -Werror -I. "$tmp/snippet.cc" -o "$tmp/snippet" -pthread > "$tmp/out" 2>&1; then
+    if g++ -std=c++11 $optimised -Wall -Wextra -Wpedantic -Werror $no_layout -I. "$tmp/snippet.cc" -o "$tmp/snippet" -pthread > "$tmp/out" 2>&1; then
         example 'the C++ of PLATFORMS.md' 'rank [0-3] of 4' 4 "$tmp/snippet"
     else
         bad 'the C++ of PLATFORMS.md' 'it does not compile without warnings'

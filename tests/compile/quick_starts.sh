@@ -35,7 +35,7 @@ needs() { # HEADER: a header of others that is not there
 compiles() { # HEADER HOW COMPILER...
     local name=$1 how=$2
     shift 2
-    if "$1" -Wall -Wextra -Werror "${@:2}" -fsyntax-only -I. -isystem "$cuda/include" "$work/$name.c" > "$work/said" 2>&1; then
+    if "$1" -Wall -Wextra -Werror -Wno-misleading-indentation "${@:2}" -fsyntax-only -I. -isystem "$cuda/include" "$work/$name.c" > "$work/said" 2>&1; then
         good "$name as $how"
     else
         bad "$name as $how"

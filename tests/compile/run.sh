@@ -16,7 +16,9 @@ cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
 export LC_ALL=C
 
-STRICT='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Werror'
+# gcc looks up each line of these long files again to see how it is indented, which takes it longer than all else: src-check
+# tries that on the short files of src/, of the same text.
+STRICT='-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Werror -Wno-misleading-indentation'
 C_ONLY='-Wstrict-prototypes'
 
 macro_of() { # cdp.h -> CDP_IMPL_INCLUDED, cdp_tcp.h -> CDP_TCP_IMPL_INCLUDED

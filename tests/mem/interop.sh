@@ -15,7 +15,7 @@ add() { # OUTPUT: of something that ends with "N passed, N failed"
 }
 
 mkdir "$tmp/dumps"
-if ! ${CC:-gcc} -O0 -std=gnu11 -fno-omit-frame-pointer -Wall -Wextra -I. -Itests tests/mem/dumps.c -o "$tmp/make_dumps" -pthread -lm ||
+if ! ${CC:-gcc} -O0 -std=gnu11 -fno-omit-frame-pointer -Wall -Wextra -Wno-misleading-indentation -I. -Itests tests/mem/dumps.c -o "$tmp/make_dumps" -pthread -lm ||
     ! "$tmp/make_dumps" "$tmp/dumps" > "$tmp/out" 2>&1; then
     cat "$tmp/out"
     echo '0 passed, 1 failed'
