@@ -77,6 +77,7 @@ static struct {
 static struct { uint64_t starts, failures; } total;
 
 static bool trace;
+#include "store_node.h"
 #include "worlds.h"
 
 static SIM_FORMAT(2, 3) void wrong(uint32_t node, const char *f, ...) {
@@ -243,28 +244,14 @@ static bool all_over(void) {
     return true;
 }
 
-static void serve(sim_node *node) {
-    cdp__loop loop;
-    cdp_store_server *server;
-    cdp_store_server_desc d = {.host = "0.0.0.0",
-        .port = 29500,
-        .trust_network = true,
-        .os = &node->os,
-        .logger = {.level = CDP_LOG_SILENT}};
-    if (cdp__loop_open(&loop, &node->os) != CDP_OK) return;
-    d.loop = &loop;
-    if (cdp_store_server_create(&d, &server) == CDP_OK) {
-        while (!all_over() && !x.wrong[0])
-            if (cdp_store_server_poll(server, sim_time_of(node) + 20 * SIM_MS) != CDP_OK) break;
-        cdp_store_server_destroy(server);
-    }
-    cdp__loop_close(&loop);
+static bool served_enough(void) {
+    return all_over() || x.wrong[0];
 }
 
 static void node_main(sim_node *node, void *arg) {
     (void)arg;
     if (!node->id) {
-        if (x.foreign) serve(node);
+        if (x.foreign) store_node_serve(node, served_enough, NULL);
         return;
     }
     if (node->id > x.ranks) { /* gets the rank of a process that is killed */

@@ -6,6 +6,8 @@
 #ifndef ELASTIC_NODES_INCLUDED
 #define ELASTIC_NODES_INCLUDED
 
+#include "store_node.h"
+
 static bool alive(uint32_t i) {
     return x.world->nodes[i].state != SIM_DEAD;
 }
@@ -17,30 +19,11 @@ static bool cuts_off(void) {
             || x.kind == F_SLOW_STORE || x.kind == F_NO_STORE);
 }
 
-static bool all_ended(const sim_world *w) {
+static bool all_ended(void) {
+    const sim_world *w = x.world;
     for (uint32_t i = 1; i < x.nodes; ++i)
         if (w->nodes[i].state == SIM_READY && !w->lost[i]) return false;
     return true;
-}
-
-/* Serves the store until all nodes have ended; `then` looks at it before it goes. */
-static void serve(sim_node *node, void (*then)(cdp__loop *loop, sim_node *node)) {
-    cdp__loop loop;
-    cdp_store_server *server;
-    cdp_store_server_desc d = {.host = "0.0.0.0",
-        .port = 29500,
-        .trust_network = true,
-        .os = &node->os,
-        .logger = {.level = CDP_LOG_SILENT}};
-    if (cdp__loop_open(&loop, &node->os) != CDP_OK) return;
-    d.loop = &loop;
-    if (cdp_store_server_create(&d, &server) == CDP_OK) {
-        while (!all_ended(x.world))
-            if (cdp_store_server_poll(server, sim_time_of(node) + 20 * SIM_MS) != CDP_OK) break;
-        if (then) then(&loop, node);
-        cdp_store_server_destroy(server);
-    }
-    cdp__loop_close(&loop);
 }
 
 /* Faults, and the links of a store that is slow from the first fault on. */

@@ -17,16 +17,7 @@
 #define CDP_IMPLEMENTATION
 #include "elastic_plants.h"
 
-#include "cdp_elastic.h"
-
-#define SIM_OWN_BYTES 8
-static void sim_own(unsigned char *bytes, _Bool keep) {
-    if (keep)
-        bytes[0] = *cdp__inside();
-    else
-        *cdp__inside() = bytes[0];
-}
-#include "sim.h"
+#include "elastic_world.h"
 
 enum {
     NODES = 13, /* with the store */
@@ -282,7 +273,7 @@ static void node_main(sim_node *node, void *arg) {
     if (node->id)
         rank_main(node);
     else
-        serve(node, NULL);
+        store_node_serve(node, all_ended, NULL);
 }
 
 /* ---- worlds */

@@ -28,16 +28,7 @@
 #define CDP_IMPLEMENTATION
 #include "elastic_plants.h"
 
-#include "cdp_elastic.h"
-
-#define SIM_OWN_BYTES 8
-static void sim_own(unsigned char *bytes, _Bool keep) {
-    if (keep)
-        bytes[0] = *cdp__inside();
-    else
-        *cdp__inside() = bytes[0];
-}
-#include "sim.h"
+#include "elastic_world.h"
 
 enum {
     NODES = 33, /* with the store */
@@ -846,7 +837,7 @@ static void node_main(sim_node *node, void *arg) {
     if (node->id)
         node_main_member(node);
     else
-        serve(node, look_at_keys);
+        store_node_serve(node, all_ended, look_at_keys);
 }
 
 /* ---- worlds */

@@ -134,22 +134,13 @@ static void state_of(const uint8_t *p, state *s) {
     memcpy(s->message, p, s->messages * sizeof(message));
 }
 
+#include "states.h"
+
 static void state_add(state *s, uint32_t before, const char *label) {
-    uint8_t bytes[STATE_BYTES];
-    const uint32_t n = state_bytes(s, bytes);
-    uint32_t *at = &x.chains[cdp__hash(CDP__HASH_START, bytes, n) & x.mask];
-    for (; *at; at = &x.chains[((uint32_t)(at - x.chains) + 1) & x.mask])
-        if (x.at[*at] - x.at[*at - 1] == n && !memcmp(x.bytes + x.at[*at - 1], bytes, n)) return;
-    if (x.count + 2 > x.count_room || x.used + n > x.room) {
-        wrong("too many states for this program");
-        return;
-    }
-    memcpy(x.bytes + x.used, bytes, n);
-    x.used += n;
-    *at = ++x.count;
-    x.at[x.count] = x.used;
-    x.before[x.count] = before;
-    snprintf(x.label[x.count], sizeof x.label[0], "%s", label);
+    const uint32_t n = state_number(s);
+    if (!n) return;
+    x.before[n] = before;
+    snprintf(x.label[n], sizeof x.label[0], "%s", label);
 }
 
 /* ---- one rank's table, out of a state and back into it */
