@@ -1,5 +1,5 @@
-/* elastic_world.h - the simulated system of elastic_shrink.c and elastic_worlds.c: a node takes along
-   whether it is inside a call of the library, as a thread does */
+/* elastic_world.h - the simulated system of elastic_shrink.c and elastic_worlds.c: a node takes
+   along whether it is inside a call of the library, as a thread does */
 #ifndef ELASTIC_WORLD_INCLUDED
 #define ELASTIC_WORLD_INCLUDED
 

@@ -1,8 +1,8 @@
 /* states.h - the states that rpc_tables.c and rpc_waves.c have found, each once, as bytes
 
-   The program that includes it has declared `state`, STATE_BYTES, state_bytes(), wrong() and `x` (bytes
-   that hold `used` of `room`; at: where each state ends; chains: a hash table of mask + 1 entries;
-   count of count_room). */
+   The program that includes it has declared `state`, STATE_BYTES, state_bytes(), wrong() and `x`
+   (bytes that hold `used` of `room`; at: where each state ends; chains: a hash table of mask + 1
+   entries; count of count_room). */
 #ifndef STATES_INCLUDED
 #define STATES_INCLUDED
 
