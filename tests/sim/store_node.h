@@ -1,4 +1,4 @@
-/* store_node.h - a node of a simulated world that serves a store until the others need it no more */
+/* store_node.h - a node of a simulated world that serves a store as long as others need it */
 #ifndef STORE_NODE_INCLUDED
 #define STORE_NODE_INCLUDED
 
