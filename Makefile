@@ -51,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-pipeline bench-checkpoint scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-pipeline bench-checkpoint bench-slow-wire scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -92,6 +92,7 @@ help:
 #:   bench-pipeline   the driver of cdp_pipeline.h beside a schedule on paper; PIPELINE="STEPS SLEEP_US"
 #:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"
 #:   bench-checkpoint  saves and loads beside plain files of the same bytes; CHECKPOINT="FOLDER MIB PASSES"
+#:   bench-slow-wire  DDP beside DiLoCo over a wire of 50 Mbit/s and 80 ms (root); SLOW="STEPS PERIOD MBIT_PER_S DELAY_MS"
 #:   bench-store      the store server beside PyTorch and Redis
 #:   bench-mac        what authentication codes between ranks cost
 #:   scale            what each algorithm costs with 16 to 4,096 ranks, and what that predicts
@@ -122,7 +123,7 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	gcc -O2 $< -o $@ -pthread -lm
 
 # four examples train one model
-$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/24_fsdp $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h
+$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/23_slow_network $(BUILD)/24_fsdp $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h
 $(BUILD)/bench/fsdp: examples/24_fsdp.c
 $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 
@@ -153,7 +154,7 @@ SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-Wno-misleading-i
 
 # Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
 # here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
-EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic 24_fsdp,$(basename $(@F))),-O1 -fno-inline,-O0)
+EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic 23_slow_network 24_fsdp,$(basename $(@F))),-O1 -fno-inline,-O0)
 EXAMPLE_COPIES := $(patsubst %,$(BUILD)/linked/%,$(EXAMPLE_SRC) $(TOOL_SRC) $(wildcard examples/*.h tools/*.h))
 $(EXAMPLE_COPIES): $(BUILD)/linked/%: %
 	@mkdir -p $(@D) && cp $< $@
@@ -369,6 +370,9 @@ bench-checkpoint: $(BUILD)/bench/checkpoint
 bench-fsdp: $(BUILD)/bench/fsdp $(BUILD)/cdprun
 	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
 	@for n in 2 4; do for how in '' --tcp; do $(BUILD)/cdprun -n $$n $(BUILD)/bench/fsdp $$how $(FSDP) || exit 1; done; done
+
+bench-slow-wire:
+	@BUILD='$(BUILD)' bash tests/bench/slow_wire.sh $(SLOW)
 
 bench-store:
 	@bash tests/bench/store/run.sh

@@ -1,5 +1,5 @@
-/*  loss_curve.h - the loss of a training run as an SVG picture, for 03_train_text.c and
-    21_elastic.c */
+/*  loss_curve.h - the loss of a training run as an SVG picture, for 03_train_text.c,
+    21_elastic.c and 23_slow_network.c */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef LOSS_CURVE_INCLUDED
 #define LOSS_CURVE_INCLUDED
@@ -127,8 +127,9 @@ static const char STYLE_DARK[] = /* for viewers that prefer it */
     ".held-dot, .held-name { fill: #ff9d57 }\n"
     "}\n";
 
-static page draw_picture(
-    const curve *train, const curve *held, const char *title, uint64_t digits) {
+/* Two curves and what the page says of each. */
+static page draw_two(const curve *train, const char *train_name, const curve *held,
+    const char *held_name, const char *title) {
     page p = {0};
     const frame f = frame_of(train, held);
     page_add(&p,
@@ -143,17 +144,23 @@ static page draw_picture(
     draw_curve(&p, &f, train, "train", false);
     draw_curve(&p, &f, held, "held", true);
     if (train->count)
-        page_add(&p,
-            "<text class=\"train-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">training text: "
-            "%.*f</text>\n",
-            PLOT_RIGHT, PLOT_TOP + 16, (int)digits, train->bits[train->count - 1]);
+        page_add(&p, "<text class=\"train-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
+            PLOT_RIGHT, PLOT_TOP + 16, train_name);
     if (held->count)
-        page_add(&p,
-            "<text class=\"held-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">held-out text: "
-            "%.*f</text>\n",
-            PLOT_RIGHT, PLOT_TOP + 36, (int)digits, held->bits[held->count - 1]);
+        page_add(&p, "<text class=\"held-name\" x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
+            PLOT_RIGHT, PLOT_TOP + 36, held_name);
     page_add(&p, "</svg>\n");
     return p;
+}
+
+static inline page draw_picture(
+    const curve *train, const curve *held, const char *title, uint64_t digits) {
+    char names[2][80];
+    snprintf(names[0], sizeof names[0], "training text: %.*f", (int)digits,
+        train->count ? train->bits[train->count - 1] : 0);
+    snprintf(names[1], sizeof names[1], "held-out text: %.*f", (int)digits,
+        held->count ? held->bits[held->count - 1] : 0);
+    return draw_two(train, names[0], held, names[1], title);
 }
 
 #endif /* LOSS_CURVE_INCLUDED */

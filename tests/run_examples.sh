@@ -37,6 +37,7 @@ example 04_uneven_inputs 'rank ([0-3]) used all of its (40|70|100|130) samples.*
 example 05_accumulate '640000 bytes sent one by one, 80000 accumulated; gradients differ by nothing' 4 "$build/05_accumulate"
 example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)' 8 "$build/07_trace" "$tmp"
+example 23_slow_network 'DiLoCo: [0-9.]+ bits per byte .* 31 times fewer' 1 "$build/23_slow_network" '' 16 4 cdp_store.h
 example 24_fsdp 'all checks passed' 1 "$build/24_fsdp" --steps 6 --layers 2 --width 16 cdp.h
 example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --steps 12 --layers 2
 # Starts its four workers itself; one kills itself, and all start again.

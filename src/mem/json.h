@@ -50,7 +50,7 @@ CDP__PRIVATE void cdp__mem_w_whole(cdp__mem_output *w, int64_t v) {
 
 CDP__PRIVATE void cdp__mem_w_real(cdp__mem_output *w, double v) {
     if (w->json)
-        cdp__json_real(&w->text, v);
+        cdp__json_real(&w->text, v, false);
     else
         cdp__mem_pickle_real(w, v);
 }

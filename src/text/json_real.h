@@ -58,8 +58,17 @@ CDP__PRIVATE uint64_t cdp__real_digits(double v, int32_t *exponent) {
     return best;
 }
 
-/* Writes a number of JSON that is no whole number for its readers; null for what is not finite. */
-CDP__PRIVATE CDP__COLD void cdp__json_real(cdp__text *t, double v) {
+/* `v` > 0 with seven digits, of which zeros at the end are left out. */
+CDP__PRIVATE uint64_t cdp__real_seven(double v, int32_t *exponent) {
+    uint64_t digits = (uint64_t)(cdp__real_scale(v, exponent) * 1e6 + 0.5);
+    for (*exponent -= 6; digits && digits % 10 == 0; ++*exponent)
+        digits /= 10;
+    return digits;
+}
+
+/* Writes a number of JSON that is no whole number for its readers; null for what is not finite.
+   `seven`: at most seven digits of it, which takes a fifth of the time. */
+CDP__PRIVATE CDP__COLD void cdp__json_real(cdp__text *t, double v, bool seven) {
     char digits[24];
     int32_t exponent = 0, point, i, n;
     uint64_t all = 0;
@@ -68,7 +77,8 @@ CDP__PRIVATE CDP__COLD void cdp__json_real(cdp__text *t, double v) {
         return;
     }
     if (v < 0) cdp__text_char(t, '-');
-    if (v < 0 || v > 0) all = cdp__real_digits(v < 0 ? -v : v, &exponent);
+    v = v < 0 ? -v : v;
+    if (v > 0) all = seven ? cdp__real_seven(v, &exponent) : cdp__real_digits(v, &exponent);
     n = (int32_t)cdp__format(digits, sizeof digits, "%llu", (unsigned long long)all);
     point = n + exponent; /* of the digits, this many stand before the point */
     if (point < -5 || point > 17) {

@@ -69,7 +69,7 @@ CDP__PRIVATE uint64_t cdp__report_bits(double v) {
 
 CDP__PRIVATE void cdp__report_real(cdp__text *t, const char *name, double v) {
     cdp__text_add(t, ",\"%s\":", name);
-    cdp__json_real(t, v);
+    cdp__json_real(t, v, true);
 }
 
 CDP__PRIVATE void cdp__report_number(cdp__text *t, const char *name, uint64_t v) {

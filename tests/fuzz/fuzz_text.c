@@ -51,7 +51,7 @@ static uint64_t copied(const uint8_t *data, uint64_t bytes, char *out, uint64_t 
             break;
         }
         case CDP__JSON_WHOLE: cdp__text_add(&t, "%lld", (long long)r.whole); break;
-        case CDP__JSON_REAL: cdp__json_real(&t, r.real); break;
+        case CDP__JSON_REAL: cdp__json_real(&t, r.real, false); break;
         case CDP__JSON_TRUE: cdp__text_add(&t, "true"); break;
         case CDP__JSON_FALSE: cdp__text_add(&t, "false"); break;
         default: cdp__text_add(&t, "null"); break;

@@ -166,7 +166,7 @@ TEST(numbers_of_json_are_exact) {
 static const char *real(double v) {
     static char out[40];
     cdp__text t = cdp__text_of(out, sizeof out);
-    cdp__json_real(&t, v);
+    cdp__json_real(&t, v, false);
     (void)cdp__text_end(&t);
     return out;
 }
