@@ -223,7 +223,7 @@ int main(int argc, char **argv) {
             "Trains a small transformer with DDP, and again with DiLoCo, which sends 4 bits of "
             "each\n"
             "parameter every PERIOD steps; compares bytes and losses.\n\n"
-            "    cdprun -n 2 ./slow_network [loss.svg [STEPS [PERIOD [FOLDER OR FILE]]]]\n\n"
+            "usage: cdprun -n 2 ./slow_network [loss.svg [STEPS [PERIOD [FOLDER OR FILE]]]]\n\n"
             "Default: no picture, 160 steps, period 8, the text of this repository."))
         return 0;
     for (int i = 1; i < argc && i < 5; ++i)
