@@ -2191,9 +2191,10 @@ CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, co
     return st;
 }
 
-/* The tickets in what "join/in" holds; of those from number `from` on, whether they are gone. */
-CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, uint32_t from,
-    const void *data, uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
+/* The tickets in what "join/in" holds. Of those before number `from` it does not matter whether they
+   are gone; of the others that is not known yet. */
+CDP__PRIVATE cdp_status cdp__elastic_tickets_in(cdp_elastic *e, uint32_t from, const void *data,
+    uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival *records;
     uint32_t i;
@@ -2214,10 +2215,18 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->untried = cdp__elastic_untried(records, *count, i);
         t->ended = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
+    cdp__free(e->os, records);
+    if (st != CDP_OK) *count = 0;
+    return st;
+}
+
+/* The same, and whether they are gone. */
+CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, uint32_t from,
+    const void *data, uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
+    cdp_status st = cdp__elastic_tickets_in(e, from, data, bytes, list, count);
     if (st == CDP_OK)
         st = cdp__elastic_have_ended(
             e, s, (*list)->id, sizeof **list, &(*list)->ended, sizeof **list, *count);
-    cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);
         *list = NULL;
@@ -4645,7 +4654,10 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
         ranks[n++] = t->source[i];
         for (r = 0; r < d->size; ++r)
             if (!d->members[r].source) ranks[n++] = r;
-        st = cdp_group_new(t->group, ranks, n, &t->from[i]);
+        if (n == d->size && !t->source[i])
+            t->from[i] = t->group; /* the same ranks in the same order */
+        else
+            st = cdp_group_new(t->group, ranks, n, &t->from[i]);
     }
     cdp__free(t->e->os, ranks);
     return st;
@@ -4941,7 +4953,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     const cdp_error why = *cdp_last_error();
     cdp__free(e->os, t.blob);
     for (i = 0; i < t.count; ++i)
-        cdp_group_destroy(t.from[i]);
+        if (t.from[i] != group) cdp_group_destroy(t.from[i]);
     cdp__free(e->os, t.apart);
     *cdp__error_slot() = why;
     return st;
@@ -5006,23 +5018,18 @@ CDP__PRIVATE void cdp__elastic_all_present(cdp_elastic *e, uint64_t k) {
     cdp__elastic_unlock(e);
 }
 
-/* Says that this process is here, and waits until the keys of all members are there. Meanwhile each
-   of them checks whether others have ended. */
-CDP__PRIVATE cdp_status cdp__elastic_gather_with(
-    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, const cdp_bytes *keys) {
+/* Says that this process is here, with the value `own`, and waits until the keys of all members
+   are there. Meanwhile each of them checks whether others have ended. */
+CDP__PRIVATE cdp_status cdp__elastic_gather_with(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, cdp_bytes own, cdp_store_request *rq) {
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
+    const char *const key = (const char *)rq->keys[rank].data;
     cdp__elastic_doubt doubt;
-    cdp_store_request rq;
-    cdp_status st =
-        cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)keys[rank].data, "1", 1);
+    cdp_status st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, own.data, own.bytes);
     memset(&doubt, 0, sizeof doubt);
     doubt.rank = rank;
-    memset(&rq, 0, sizeof rq);
-    rq.op = CDP_STORE_WAIT;
-    rq.keys = keys;
-    rq.key_count = d->size;
     while (st == CDP_OK) {
-        st = cdp__elastic_await_all(e, d, &rq, deadline);
+        st = cdp__elastic_await_all(e, d, rq, deadline);
         if (st == CDP_OK) cdp__elastic_all_present(e, d->epoch);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
@@ -5031,10 +5038,26 @@ CDP__PRIVATE cdp_status cdp__elastic_gather_with(
     return st;
 }
 
-/* Waits until all members are inside cdp_elastic_next(). */
-CDP__PRIVATE cdp_status cdp__elastic_gather(
-    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+/* What members do when all of them are inside cdp_elastic_next(); `starting` NULL: nothing. */
+CDP__PRIVATE cdp_status cdp__elastic_gathered(
+    cdp_elastic *e, struct cdp_starting *starting, cdp_store_request *rq) {
+#ifndef CDP_NO_FRAMES
+    const cdp_status st = starting ? cdp__starting_give(starting, rq->results) : CDP_OK;
+    cdp_store_request_free(e->store, rq);
+    return st;
+#else
+    (void)starting;
+    cdp_store_request_free(e->store, rq);
+    return CDP_OK;
+#endif
+}
+
+/* Waits until all members are inside cdp_elastic_next(). `own`: what this one says there, which
+   others read; `starting`, if it is not NULL, gets what they say. */
+CDP__PRIVATE cdp_status cdp__elastic_gather(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, cdp_bytes own, struct cdp_starting *starting) {
     const uint64_t room = (uint64_t)d->size * (sizeof(cdp_bytes) + CDP__ELASTIC_KEY);
+    cdp_store_request rq;
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(e->os, room);
     char *text = (char *)(keys + d->size);
     uint32_t r;
@@ -5045,13 +5068,31 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
         keys[r].data = text;
         keys[r].bytes = strlen(text);
     }
-    st = cdp__elastic_gather_with(e, d, rank, keys);
+    memset(&rq, 0, sizeof rq);
+    rq.op = starting ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT;
+    rq.keys = keys;
+    rq.key_count = d->size;
+    st = cdp__elastic_gather_with(e, d, rank, own, &rq);
+    if (st == CDP_OK) st = cdp__elastic_gathered(e, starting, &rq);
     cdp__free(e->os, keys);
     return st;
 }
 
+/* Links to all ranks are opened together in jobs of at most this many ranks. */
+#define CDP__ELASTIC_MESH 16u
+
+/* True if members find each other in the store of the job: see cdp__elastic_meet_at_once(). */
+CDP__PRIVATE bool cdp__elastic_meets_at_once(const cdp__elastic_decision *d) {
+#ifdef CDP_NO_FRAMES
+    (void)d; /* no start can wait for the others */
+    return false;
+#else
+    return d->size <= CDP__ELASTIC_MESH;
+#endif
+}
+
 /* All ranks exchange ids and epochs, and check that each rank is the member that the decision
-   lists. */
+   lists. Not needed where the name of a start says both: only who knows that is connected. */
 CDP__PRIVATE cdp_status cdp__elastic_greet(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     const uint32_t each = CDP__ELASTIC_ID_BYTES + 8;
@@ -5078,9 +5119,6 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
     return st;
 }
 
-/* Links to all ranks are opened together in jobs of at most this many ranks. */
-#define CDP__ELASTIC_MESH 16u
-
 /* How this process connects as `rank`. */
 CDP__PRIVATE void cdp__elastic_init_desc(cdp_elastic *e, const cdp__elastic_decision *d,
     uint32_t rank, char job[CDP__ELASTIC_KEY], cdp_tcp_desc *t) {
@@ -5101,8 +5139,9 @@ CDP__PRIVATE void cdp__elastic_init_desc(cdp_elastic *e, const cdp__elastic_deci
 CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
+    const cdp_bytes here = {"1", 1};
     cdp_tcp_desc t;
-    cdp_status st = cdp__elastic_gather(e, d, rank);
+    cdp_status st = cdp__elastic_gather(e, d, rank, here, NULL);
     if (st != CDP_OK) return st;
     cdp__elastic_init_desc(e, d, rank, job, &t);
     ++e->failures;
@@ -5126,27 +5165,66 @@ CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
     }
 }
 
-/* Rank 0 publishes where it listens before it waits for the others, who read that as soon as all
-   are here: the time to connect begins then. */
+/* The name of the start of an epoch: who knows it knows the epoch and all its members. */
+CDP__PRIVATE void cdp__elastic_start_name(
+    const cdp_elastic *e, const cdp__elastic_decision *d, uint8_t out[CDP__JOB_BYTES]) {
+    uint64_t h = cdp__hash(CDP__HASH_START, e->job, strlen(e->job));
+    uint32_t i, r;
+    for (i = 0; i < CDP__JOB_BYTES / 8; ++i) {
+        h = cdp__hash(h, &i, sizeof i);
+        h = cdp__hash(h, &d->epoch, sizeof d->epoch);
+        for (r = 0; r < d->size; ++r)
+            h = cdp__hash(h, d->members[r].id, sizeof d->members[r].id);
+        cdp__put_u64(out + 8 * i, h);
+    }
+}
+
+/* Each member says in the store of the job where it listens, and that it is here, in one key: so
+   when all are here they connect, and need no other store to meet. The time to connect begins
+   then. */
+CDP__PRIVATE cdp_status cdp__elastic_meet_at_once(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, const cdp_tcp_desc *t, cdp_starting **starting) {
+    uint8_t name[CDP__JOB_BYTES];
+    cdp_bytes own;
+    cdp_status st;
+    cdp__elastic_start_name(e, d, name);
+    st = cdp__starting_given(t, name, &own, starting);
+    if (st != CDP_OK) ++e->failures;
+    return st == CDP_OK ? cdp__elastic_gather(e, d, rank, own, *starting) : st;
+}
+
+/* Large jobs meet in a store of rank 0. It publishes where it listens before it waits for the
+   others, who read that as soon as all are here: the time to connect begins then. */
+CDP__PRIVATE cdp_status cdp__elastic_meet_in_store(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, const cdp_tcp_desc *t, cdp_starting **starting) {
+    const cdp_bytes here = {"1", 1};
+    cdp_status st = CDP_OK;
+    if (rank == 0) st = cdp_init_start(t, starting);
+    if (st == CDP_OK && rank == 0) st = cdp__starting_publish(*starting);
+    if (st != CDP_OK) ++e->failures;
+    if (st == CDP_OK) st = cdp__elastic_gather(e, d, rank, here, NULL);
+    if (st == CDP_OK && rank != 0) st = cdp_init_start(t, starting);
+    if (st == CDP_OK && rank == 0) cdp__starting_anew(*starting);
+    return st;
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
     cdp_tcp_desc t;
     cdp_starting *starting = NULL;
-    cdp_status st = CDP_OK;
+    cdp_status st;
     cdp__elastic_init_desc(e, d, rank, job, &t);
-    if (rank == 0) st = cdp_init_start(&t, &starting);
-    if (st == CDP_OK && rank == 0) st = cdp__starting_publish(starting);
-    if (st != CDP_OK) ++e->failures;
-    if (st == CDP_OK) st = cdp__elastic_gather(e, d, rank);
-    if (st == CDP_OK && rank != 0) st = cdp_init_start(&t, &starting);
+    if (cdp__elastic_meets_at_once(d))
+        st = cdp__elastic_meet_at_once(e, d, rank, &t, &starting);
+    else
+        st = cdp__elastic_meet_in_store(e, d, rank, &t, &starting);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp_init_cancel(starting);
         *cdp__error_slot() = why;
         return st;
     }
-    if (rank == 0) cdp__starting_anew(starting);
     ++e->failures;
     st = cdp__elastic_init_in_steps(e, starting, d->epoch, out);
     if (st == CDP_OK) e->failures = 0;
@@ -5279,7 +5357,7 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
         cdp_group_destroy(group);
         return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
     }
-    st = cdp__elastic_greet(e, group, d, rank);
+    if (!cdp__elastic_meets_at_once(d)) st = cdp__elastic_greet(e, group, d, rank);
     connected = cdp__elastic_now_ns(e);
     if (st == CDP_OK) st = cdp__elastic_fill(e, group, d, rank);
     if (st == CDP_OK && rank == 0) st = cdp__elastic_tidy(e, d);
@@ -5447,31 +5525,90 @@ CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decisio
     return st;
 }
 
-/* No epoch yet, and `in` holds the tickets: the oldest one leads. *seen and *since_ns: how many
-   tickets there were last, and since when. *won: the decision that makes the first epoch, if this
-   process has proposed one; its members are allocated. */
-CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elastic_get *in,
-    uint32_t *ticket_count, uint64_t *since_ns, cdp__elastic_decision *won) {
+/* What a process that waits for its first epoch reads again and again. */
+enum {
+    CDP__ELASTIC_FINAL,                        /* the job is over */
+    CDP__ELASTIC_NEXT,                         /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS,                      /* before the first epoch */
+    CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
+    CDP__ELASTIC_KNOWN, /* before it, of each ticket that is known: whether its process is gone */
+    CDP__ELASTIC_ENTERS = CDP__ELASTIC_TOGETHER,
+    CDP__ELASTIC_MOST_KNOWN = CDP__ELASTIC_ENTERS - CDP__ELASTIC_KNOWN
+};
+
+/* What such a process has seen. */
+typedef struct cdp__elastic_entry {
+    uint32_t ticket_count; /* before the first epoch */
+    uint64_t since_ns;     /* since when there are so many */
+    uint8_t known[CDP__ELASTIC_MOST_KNOWN][CDP__ELASTIC_ID_BYTES]; /* theirs, if they fit in */
+    uint32_t dead; /* members that are known to be gone */
+    cdp__elastic_silence silence;
+} cdp__elastic_entry;
+
+/* How many of the processes are known that have tickets. */
+CDP__PRIVATE uint32_t cdp__elastic_known(const cdp__elastic_entry *n) {
+    return n->ticket_count <= CDP__ELASTIC_MOST_KNOWN ? n->ticket_count : 0;
+}
+
+/* Fills in which keys are read before the first epoch, from CDP__ELASTIC_TICKETS on. Returns where
+   they end. */
+CDP__PRIVATE uint32_t cdp__elastic_ask_tickets(
+    const cdp_elastic *e, const cdp__elastic_entry *n, cdp__elastic_get *g) {
+    const uint32_t end = CDP__ELASTIC_KNOWN + cdp__elastic_known(n);
+    char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+    uint32_t i;
+    cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
+    for (i = CDP__ELASTIC_KNOWN; i < end; ++i) {
+        cdp__elastic_hex(n->known[i - CDP__ELASTIC_KNOWN], hex);
+        cdp__elastic_key(e, g[i].key, "gone/%s", hex);
+    }
+    return end;
+}
+
+/* The tickets are those of the last poll, so it is known which processes are gone; or else is asked
+   now, if it would matter. */
+CDP__PRIVATE cdp_status cdp__elastic_who_is_gone(cdp_elastic *e, const cdp__elastic_get *g,
+    cdp__elastic_entry *n, cdp__elastic_ticket *tickets, const cdp__elastic_view *v,
+    uint64_t quiet_ms) {
+    const uint32_t count = v->ticket_count;
+    uint32_t i;
+    if (count == n->ticket_count && cdp__elastic_known(n)) {
+        for (i = 0; i < count; ++i)
+            tickets[i].ended = tickets[i].ended || g[CDP__ELASTIC_KNOWN + i].data;
+        return CDP_OK;
+    }
+    n->ticket_count = count;
+    for (i = 0; i < cdp__elastic_known(n); ++i)
+        memcpy(n->known[i], tickets[i].id, sizeof n->known[i]);
+    if (cdp__elastic_known(n) && !cdp__elastic_founds(v, e->place.id, quiet_ms, e->desc.settle_ms))
+        return CDP_OK;
+    return cdp__elastic_have_ended(
+        e, e->store, tickets->id, sizeof *tickets, &tickets->ended, sizeof *tickets, count);
+}
+
+/* No epoch yet, and `g` holds the tickets: the oldest one leads. *won: the decision that makes the
+   first epoch, if this process has proposed one; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_found_first(
+    cdp_elastic *e, const cdp__elastic_get *g, cdp__elastic_entry *n, cdp__elastic_decision *won) {
+    const cdp__elastic_get *const in = &g[CDP__ELASTIC_TICKETS];
     cdp__elastic_decision none;
     cdp__elastic_ticket *tickets;
     cdp__elastic_verdict verdict;
     cdp__elastic_view v;
+    uint64_t quiet_ms;
     cdp_status st;
     memset(&none, 0, sizeof none);
     memset(won, 0, sizeof *won);
     memset(&v, 0, sizeof v);
     v.old = &none;
-    st = cdp__elastic_tickets_of(e, e->store, 0, in->data, in->bytes, &tickets, &v.ticket_count);
-    if (st != CDP_OK) return st;
-    if (v.ticket_count != *ticket_count) {
-        *ticket_count = v.ticket_count;
-        *since_ns = cdp__elastic_now_ns(e);
-    }
+    st = cdp__elastic_tickets_in(e, 0, in->data, in->bytes, &tickets, &v.ticket_count);
+    if (v.ticket_count != n->ticket_count) n->since_ns = cdp__elastic_now_ns(e);
     v.tickets = tickets;
     v.min_ranks = e->desc.min_ranks;
     v.max_ranks = e->desc.max_ranks;
-    if (cdp__elastic_founds(
-            &v, e->place.id, (cdp__elastic_now_ns(e) - *since_ns) / CDP__MS, e->desc.settle_ms))
+    quiet_ms = (cdp__elastic_now_ns(e) - n->since_ns) / CDP__MS;
+    if (st == CDP_OK) st = cdp__elastic_who_is_gone(e, g, n, tickets, &v, quiet_ms);
+    if (st == CDP_OK && cdp__elastic_founds(&v, e->place.id, quiet_ms, e->desc.settle_ms))
         st = cdp__elastic_try(e, e->store, &v, NULL, &verdict, won);
     cdp__free(e->os, tickets);
     return st;
@@ -5552,29 +5689,13 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
         d->size, (unsigned long long)d->epoch, e->job);
 }
 
-/* What a process that waits for its first epoch reads again and again. */
-enum {
-    CDP__ELASTIC_FINAL,                        /* the job is over */
-    CDP__ELASTIC_NEXT,                         /* the decision after the newest one */
-    CDP__ELASTIC_TICKETS,                      /* before the first epoch */
-    CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
-    CDP__ELASTIC_ENTERS
-};
-
-/* What such a process has seen. */
-typedef struct cdp__elastic_entry {
-    uint32_t ticket_count; /* tickets, before the first epoch */
-    uint64_t since_ns;     /* since when there are so many */
-    uint32_t dead;         /* members that are known to be gone */
-    cdp__elastic_silence silence;
-} cdp__elastic_entry;
-
 /* One poll: *d is the newest decision then. */
 CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     cdp_elastic *e, cdp__elastic_decision *d, cdp__elastic_entry *n) {
     const uint64_t before = d->epoch;
     char asked[sizeof n->silence.asked] = "";
     cdp__elastic_get g[CDP__ELASTIC_ENTERS];
+    uint32_t end = CDP__ELASTIC_QUERY + 1;
     cdp__elastic_decision next;
     cdp_status st;
     memset(g, 0, sizeof g);
@@ -5583,8 +5704,8 @@ CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     if (before)
         cdp__elastic_ask_key(e, g[CDP__ELASTIC_QUERY].key);
     else
-        cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
-    st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_ENTERS);
+        end = cdp__elastic_ask_tickets(e, n, g);
+    st = cdp__elastic_get_all(e, e->store, g, end);
     if (st != CDP_OK) return st;
     if (before && g[CDP__ELASTIC_QUERY].data)
         cdp__text_foreign(
@@ -5594,10 +5715,8 @@ CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     else
         st = cdp__elastic_decision_of(
             e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
-    if (st == CDP_OK && !before && !next.members)
-        st = cdp__elastic_found_first(
-            e, &g[CDP__ELASTIC_TICKETS], &n->ticket_count, &n->since_ns, &next);
-    cdp__elastic_get_free(e->store, g, CDP__ELASTIC_ENTERS);
+    if (st == CDP_OK && !before && !next.members) st = cdp__elastic_found_first(e, g, n, &next);
+    cdp__elastic_get_free(e->store, g, end);
     if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
         st = cdp__elastic_newest(e, d, d->epoch + 1);
     if (d->epoch != before) {

@@ -3099,6 +3099,12 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__auth_pump(
     return a->left ? CDP_PENDING : st;
 }
 
+/* The connector has sent all that it says, so it may send what follows the exchange: the listener
+   reads that when it has found the proof right. */
+CDP__PRIVATE bool cdp__auth_said(const cdp__auth *a) {
+    return a->step && !a->left;
+}
+
 #endif /* CDP_NO_JOB_KEY */
 
 /* Reads what a refused peer has sent: closing a socket with unread input would make the system drop
@@ -5461,9 +5467,20 @@ CDP__PRIVATE void cdp__client_begun(cdp__client *c, const cdp__client_sent *sent
     c->value_at = 0;
 }
 
+/* True if this is a WAIT that was sent with its CHECK, and cancelled. */
+CDP__PRIVATE bool cdp__client_called_off(const cdp_store_request *rq, bool paired) {
+#ifdef CDP_NO_FRAMES
+    (void)rq; /* for the sake of size */
+    (void)paired;
+    return false;
+#else
+    return paired && !rq;
+#endif
+}
+
 /* True if a request of which such an answer is expected sends nothing more. */
-CDP__PRIVATE bool cdp__client_all_sent(uint32_t expect) {
-    return expect == CDP__EXPECT_NOTHING || expect == CDP__EXPECT_FLAG
+CDP__PRIVATE bool cdp__client_all_sent(uint32_t expect, bool called_off) {
+    return called_off || expect == CDP__EXPECT_NOTHING || expect == CDP__EXPECT_FLAG
         || expect == CDP__EXPECT_NUMBER || expect == CDP__EXPECT_VALUES
         || expect == CDP__EXPECT_COUNT || expect == CDP__EXPECT_CANCEL;
 }
@@ -5474,8 +5491,10 @@ CDP__PRIVATE void cdp__client_send_ahead(cdp__client *c) {
     while (c->first && c->busy && c->is_cdp && !CDP__OLD(c) && c->sent_count < CDP__CLIENT_AHEAD) {
         const uint32_t next = (c->sent_at + c->sent_count) % CDP__CLIENT_AHEAD;
         const uint32_t last = (next + CDP__CLIENT_AHEAD - 1) % CDP__CLIENT_AHEAD;
-        if (!cdp__client_all_sent(c->sent_count ? c->sent[last].expect : (uint32_t)c->expect))
-            return;
+        const cdp__client_sent *const s = &c->sent[last];
+        const bool off = c->sent_count ? cdp__client_called_off(s->rq, s->paired)
+                                       : cdp__client_called_off(c->rq, c->paired);
+        if (!cdp__client_all_sent(c->sent_count ? s->expect : (uint32_t)c->expect, off)) return;
         if (cdp__client_issue(c, &c->sent[next])) ++c->sent_count;
     }
 }
@@ -5678,7 +5697,8 @@ CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
 }
 
 #ifndef CDP_NO_JOB_KEY
-/* Advances the authentication exchange with the server. */
+/* Advances the authentication exchange with the server. The greeting follows the proof of this
+   client, and its answer that of the server: it takes a round trip less. */
 CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
     int64_t result;
     const cdp_status st = cdp__auth_pump(&c->auth, c->loop, &c->io, &result);
@@ -5686,10 +5706,20 @@ CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
         cdp__client_refused_by_auth(c, c->auth.refusal);
     else if (st < 0)
         cdp__client_refused(c, result);
-    else if (st == CDP_OK)
+    else if (c->state == CDP__CLIENT_AUTHENTICATING && cdp__auth_said(&c->auth))
         cdp__client_greet(c);
 }
 #endif
+
+/* The server has not proved yet that it has the key. */
+CDP__PRIVATE bool cdp__client_doubts(const cdp__client *c) {
+#ifdef CDP_NO_JOB_KEY
+    (void)c;
+    return false;
+#else
+    return c->keyed && !c->auth.done;
+#endif
+}
 
 /* Sends the greeting, and reads its answer. */
 CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
@@ -5704,6 +5734,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         sent = cdp__io_send(c->loop, &c->io, &iov, 1);
         if (sent > 0) c->out.at += (uint64_t)sent;
     }
+    if (cdp__client_doubts(c)) return;
     /* even if sending failed: an answer may contain the reason */
     while (r > 0 && c->in_used < sizeof c->in) {
         cdp_iov iov;
@@ -5756,7 +5787,9 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__client_ready(cdp__io *io) {
         }
     }
 #ifndef CDP_NO_JOB_KEY
-    if (c->state == CDP__CLIENT_AUTHENTICATING) cdp__client_authenticate(c);
+    if (c->state == CDP__CLIENT_AUTHENTICATING
+        || (c->state == CDP__CLIENT_GREETING && cdp__client_doubts(c)))
+        cdp__client_authenticate(c);
 #endif
     if (c->state == CDP__CLIENT_GREETING)
         cdp__client_greeting(c);

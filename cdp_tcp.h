@@ -1421,6 +1421,7 @@ typedef enum cdp__join_wait {
     CDP__WAITS_REQUEST,    /* for the answer of a store */
     CDP__WAITS_CONNECTION, /* for the connection `made` to a store */
     CDP__WAITS_LISTENER,   /* for one of several addresses to accept a connection */
+    CDP__WAITS_LINKS,      /* until no link is being made any more */
     CDP__WAITS_TIME
 } cdp__join_wait;
 
@@ -1519,7 +1520,10 @@ typedef struct cdp__mesh {
     uint64_t init_deadline_ns;
     uint64_t place; /* see cdp_os_shared.process_place */
     uint64_t looked_ns, start_ns;
-    cdp_addr at;               /* address of this rank's listener */
+    cdp_addr at; /* address of this rank's listener */
+#ifndef CDP_NO_FRAMES
+    cdp_addr home; /* without a store: an address of this host; see >>tcp/rendezvous_given */
+#endif
     cdp_addr mine[CDP__ADDRS]; /* addresses of this host; mine_count of them */
     cdp_store_request addrs;   /* results: the published addresses of each rank */
     uint32_t *hosts;           /* host number of each rank, in order of appearance */
@@ -1575,6 +1579,29 @@ CDP__PRIVATE bool cdp__mesh_serves(const cdp__mesh *m) {
     return false;
 #else
     return m->server != NULL;
+#endif
+}
+
+/* True if this rank asks no store: see >>tcp/rendezvous_given. A constant in builds without such
+   starts. */
+CDP__PRIVATE bool cdp__mesh_alone(const cdp__mesh *m) {
+#ifdef CDP_NO_FRAMES
+    (void)m;
+    return false;
+#else
+    return m->home.family != 0;
+#endif
+}
+
+/* Then, an address of this host. */
+CDP__PRIVATE bool cdp__mesh_home(const cdp__mesh *m, cdp_addr *out) {
+#ifdef CDP_NO_FRAMES
+    (void)m;
+    (void)out;
+    return false;
+#else
+    *out = m->home;
+    return true;
 #endif
 }
 
@@ -2287,6 +2314,22 @@ CDP__PRIVATE void cdp__path_answered(cdp__path *p) {
     }
 }
 
+#ifndef CDP_NO_JOB_KEY
+/* Advances the authentication exchange. True: HELLO may follow. It does when this rank has sent its
+   proof, for the peer reads nothing before that is found right; so it takes a round trip less. The
+   peer's own proof is the next that is read, before its WELCOME. */
+CDP__PRIVATE CDP__COLD bool cdp__path_prove(cdp__path *p) {
+    cdp__mesh *m = p->link->mesh;
+    int64_t result = 1;
+    const cdp_status st = cdp__auth_pump(&p->auth, &m->loop, &p->io, &result);
+    if (st == CDP_ERR_MISMATCH)
+        cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
+    else if (st < 0)
+        cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
+    return st >= 0 && cdp__auth_said(&p->auth);
+}
+#endif
+
 CDP__PRIVATE CDP__COLD void cdp__path_event(cdp__io *io) {
     cdp__path *p = (cdp__path *)io->user;
     cdp__mesh *m = p->link->mesh;
@@ -2307,20 +2350,17 @@ CDP__PRIVATE CDP__COLD void cdp__path_event(cdp__io *io) {
         }
         p->proving = true;
     }
-    if (!p->greeting) {
 #ifndef CDP_NO_JOB_KEY
-        int64_t result = 1;
-        const cdp_status st = m->keyed ? cdp__auth_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
-        if (st == CDP_ERR_MISMATCH)
-            cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
-        else if (st < 0)
-            cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
-        if (st != CDP_OK) return;
+    if (m->keyed && !p->auth.done && !cdp__path_prove(p)) return;
 #endif
+    if (!p->greeting) {
         p->greeting = true;
         cdp__hello_fill(m, p->hello, p->link->inviting ? CDP__INVITE : CDP__HELLO, p->link);
     }
     r = cdp__hello_send(m, io, p->hello, &p->sent);
+#ifndef CDP_NO_JOB_KEY
+    if (r > 0 && m->keyed && !p->auth.done) return; /* it reads the rest of the exchange first */
+#endif
     if (r > 0) r = cdp__hello_recv(m, io, p->hello, &p->got);
     if (p->got > 8 && memcmp(p->hello, "cdp-no: ", 8) == 0)
         cdp__path_over(p, CDP_ERR_MISMATCH, 0, CDP__REFUSE_KEY + p->hello[8], 3);
@@ -3603,6 +3643,9 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
         m->store->cancel(m->store->self, &m->wait_record_rq);
     if (m->store) cdp_store_request_free(m->store, &m->wait_record_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
+    if (cdp__mesh_alone(m))
+        cdp__store_request_drop_results(
+            m->os, &m->addrs, cdp__store_request_result_count(&m->addrs));
     cdp__free(m->os, m->hosts);
     if (m->watching && m->watch_rq.status == CDP_PENDING)
         m->watch->cancel(m->watch->self, &m->watch_rq);
@@ -3882,6 +3925,22 @@ CDP__PRIVATE void cdp__join_reach(
     s->next = next;
 }
 
+#ifndef CDP_NO_FRAMES
+/* Some link is being made, and none is lost. */
+CDP__PRIVATE bool cdp__mesh_links_wait(const cdp__mesh *m) {
+    const uint32_t n = m->desc.group.world_size * m->desc.connections;
+    bool made = true;
+    uint32_t i;
+    for (i = 0; i < n; ++i) {
+        const cdp__link_state state = m->links[i].state;
+        if (m->links[i].peer == m->desc.group.rank) continue;
+        if (state == CDP__LINK_LOST) return false;
+        made = made && (state == CDP__LINK_UP || state == CDP__LINK_NONE);
+    }
+    return !made;
+}
+#endif
+
 /* True while the event that the current state waits for has not happened. */
 CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     cdp__join *s = m->join;
@@ -3895,6 +3954,9 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
         if (s->reaching && !s->reached && now < s->until_ns) return true;
         cdp__join_reach_end(m);
         return false;
+#ifndef CDP_NO_FRAMES
+    case CDP__WAITS_LINKS: return now < s->until_ns && cdp__mesh_links_wait(m);
+#endif
     case CDP__WAITS_TIME: return now < s->until_ns;
     default: return false;
     }
@@ -4497,6 +4559,13 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
     return fd;
 }
 
+/* An address of this host at which others may reach this rank: that from which it reaches the
+   store. */
+CDP__PRIVATE bool cdp__mesh_local_addr(const cdp__mesh *m, cdp_addr *out) {
+    if (cdp__mesh_alone(m)) return cdp__mesh_home(m, out);
+    return cdp__tcp_store_local_addr(m->store, out);
+}
+
 /* Opens this rank's listener. Rank 0 shares the port of the store. Other ranks listen at the
    address from which they reach rank 0 if the job is on one machine or no other address is known,
    else at all addresses: each peer finds out which of them it can reach. */
@@ -4509,7 +4578,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
         cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
     }
-    if (!cdp__tcp_store_local_addr(m->store, &at)) {
+    if (!cdp__mesh_local_addr(m, &at)) {
         cdp__error(&why, CDP_ERR_STORE, -1, "the connection to the store broke at once");
         return cdp__join_store_failed(m, &why);
     }
@@ -4768,8 +4837,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[C
             }
         return n;
     }
-    if (!all || cdp__tcp_store_local_addr(m->store, &out[0]))
-        n = !all || !cdp__addr_loopback(&out[0]);
+    if (!all || cdp__mesh_local_addr(m, &out[0])) n = !all || !cdp__addr_loopback(&out[0]);
     for (i = 0; all && i < m->mine_count && n < CDP__ADDRS; ++i) {
         if ((n && memcmp(m->mine[i].ip, out[0].ip, 16) == 0) || cdp__addr_loopback(&m->mine[i]))
             continue;
@@ -4813,8 +4881,8 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
     return (*hosts)++;
 }
 
-/* Publishes this rank's host id and addresses. */
-CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
+/* Makes a record of this rank's host id and addresses, s->values[0]. */
+CDP__PRIVATE cdp_status cdp__mesh_own_record(cdp__mesh *m) {
     cdp__join *s = m->join;
     char *text = (char *)s->own;
     cdp_addr own[CDP__ADDRS];
@@ -4829,7 +4897,6 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
             "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
             "or none for all",
             m->desc.interfaces);
-    cdp__mesh_key(m, s->key_text, "addr", m->desc.group.rank);
     cdp__put_u64((uint8_t *)text,
         cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
     if (m->os->shared.process_place) m->place = m->os->shared.process_place(m->os->user, &number);
@@ -4837,6 +4904,15 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
     cdp__put_u32((uint8_t *)text + 16, number);
     cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof s->own - CDP__PLACE_BYTES);
     cdp__join_value(s, 0, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
+    return CDP_OK;
+}
+
+/* Publishes them. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_status st = cdp__mesh_own_record(m);
+    if (st != CDP_OK) return st;
+    cdp__mesh_key(m, s->key_text, "addr", m->desc.group.rank);
     cdp__join_ask(m, m->store, CDP_STORE_SET, 0, cdp__join_set);
     return CDP_OK;
 }
@@ -5439,7 +5515,7 @@ CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
         s->waits = CDP__WAITS_NOT;
         if (func(m) != CDP_OK) cdp__join_fail(m, cdp_last_error());
     }
-    if (s->status == CDP_OK) cdp__tcp_store_withdraw_last_will(m->watch);
+    if (s->status == CDP_OK && !cdp__mesh_alone(m)) cdp__tcp_store_withdraw_last_will(m->watch);
     return s->status;
 }
 
@@ -5487,6 +5563,84 @@ CDP__PRIVATE cdp_status cdp__mesh_open(cdp__mesh *m) {
     m->join->deadline_ns = cdp__mesh_init_deadline(m);
     return CDP_OK;
 }
+
+/* ---- >>tcp/rendezvous_given: a start whose caller exchanges the addresses -------------------- */
+
+/* Knows: a table with the record of each rank, as ranks publish it under "addr". Promises: no
+   store is asked; the start ends when all ranks are connected, and a rank that is lost meanwhile,
+   or does not connect by the deadline, is named. */
+
+#ifndef CDP_NO_FRAMES
+
+/* The first link of `state`; NULL: none is in it. */
+CDP__PRIVATE const cdp__link *cdp__mesh_link_in(const cdp__mesh *m, cdp__link_state state) {
+    const uint32_t n = m->desc.group.world_size * m->desc.connections;
+    uint32_t i;
+    for (i = 0; i < n; ++i)
+        if (m->links[i].peer != m->desc.group.rank && m->links[i].state == state)
+            return &m->links[i];
+    return NULL;
+}
+
+/* No link is being made any more, or the time is over. */
+CDP__PRIVATE cdp_status cdp__given_linked(cdp__mesh *m) {
+    const cdp__link *l = cdp__mesh_link_in(m, CDP__LINK_LOST);
+    uint32_t state;
+    if (l) return cdp__link_explain(l);
+    for (state = CDP__LINK_AWAITED; !l && state < CDP__LINK_UP; ++state)
+        l = cdp__mesh_link_in(m, (cdp__link_state)state);
+    if (!l) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, l->peer, 0,
+        "rank %u has come, and is not connected to this rank within %u ms", l->peer,
+        m->desc.init_timeout_ms);
+}
+
+/* The records of all ranks are known: connects to all ranks. */
+CDP__PRIVATE cdp_status cdp__given_connect(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_status st = cdp__mesh_read_addrs(m);
+    if (st != CDP_OK || m->frugal || !m->desc.connect_all) return st;
+    cdp__mesh_need_all(m);
+    s->until_ns = s->deadline_ns;
+    s->waits = CDP__WAITS_LINKS;
+    s->next = cdp__given_linked;
+    return CDP_OK;
+}
+
+/* Prepares a start that asks no store: this rank listens, and its record is
+   m->join->values[0]. `job`:
+   the name of the start, which no other start has. `store`: through which the caller exchanges the
+   records; this rank listens where it reaches that, if this is known. */
+CDP__PRIVATE cdp_status cdp__mesh_given(
+    cdp__mesh *m, const uint8_t job[CDP__JOB_BYTES], cdp_store *store) {
+    cdp__join *s = m->join;
+    cdp_status st = cdp__mesh_check_descriptors(m);
+    m->desc.external_store = true; /* rank 0 serves none */
+    memcpy(m->job, job, CDP__JOB_BYTES);
+    store = cdp__store_base(store);
+    if (store->destroy != cdp__client_destroy || !cdp__tcp_store_local_addr(store, &m->home))
+        (void)cdp__addr_parse("127.0.0.1", &m->home);
+    s->step = s->hold = CDP__JOIN_STEPS;
+    if (st == CDP_OK) st = cdp__mesh_listen(m);
+    return st == CDP_OK ? cdp__mesh_own_record(m) : st;
+}
+
+/* Takes copies of the records of all ranks, in the order of ranks. */
+CDP__PRIVATE cdp_status cdp__mesh_take_records(cdp__mesh *m, const cdp_bytes *records) {
+    cdp_store_request *rq = &m->addrs;
+    uint32_t r;
+    rq->op = CDP_STORE_MULTI_GET;
+    rq->key_count = m->desc.group.world_size;
+    if (!cdp__store_request_make_results(m->os, rq))
+        return cdp__fail_nomem("the addresses of all ranks", rq->key_count * sizeof *records);
+    for (r = 0; r < rq->key_count; ++r)
+        if (!cdp__store_request_put_result(m->os, rq, r, records[r]))
+            return cdp__fail_nomem("the addresses of a rank", records[r].bytes);
+    m->join->next = cdp__given_connect;
+    return CDP_OK;
+}
+
+#endif /* CDP_NO_FRAMES */
 
 /* ---- >>tcp/launchers: variables that launchers set (pure) ------------------------------------ */
 
@@ -6011,6 +6165,40 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
+/* It goes on, and the time in which all ranks must be found begins now. */
+CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
+    cdp__mesh *m = s->mesh;
+    if (!m) return;
+    m->join->hold = 0;
+    m->start_ns = cdp__mesh_now(m);
+    m->join->deadline_ns = cdp__mesh_init_deadline(m);
+}
+
+/* A start for which the caller exchanges what *own is: a record of this rank, valid until the start
+   continues. See cdp__mesh_given(). */
+CDP__PRIVATE cdp_status cdp__starting_given(
+    const cdp_tcp_desc *desc, const uint8_t *job, cdp_bytes *own, cdp_starting **out) {
+    cdp_error why;
+    cdp_status st = cdp_init_start(desc, out);
+    own->data = "1";
+    own->bytes = 1;
+    if (st != CDP_OK || !(*out)->mesh) return st;
+    st = cdp__mesh_given((*out)->mesh, job, desc->store);
+    *own = (*out)->mesh->join->values[0];
+    if (st == CDP_OK) return st;
+    why = *cdp_last_error();
+    cdp_init_cancel(*out);
+    *out = NULL;
+    return cdp__error_record(&why);
+}
+
+/* The records of all ranks, in their order: the start goes on, and its time begins now. */
+CDP__PRIVATE cdp_status cdp__starting_give(cdp_starting *s, const cdp_bytes *records) {
+    const cdp_status st = s->mesh ? cdp__mesh_take_records(s->mesh, records) : CDP_OK;
+    if (st == CDP_OK) cdp__starting_anew(s);
+    return st;
+}
+
 /* Continues the start of rank 0 up to where it needs others, who can read then where it listens.
    For that, it connects to nothing but itself. It waits for nothing when this returns: a time limit
    would pass while nobody continues it. */
@@ -6021,15 +6209,6 @@ CDP__PRIVATE cdp_status cdp__starting_publish(cdp_starting *s) {
     while (m && st == CDP_PENDING && !(m->join && cdp__join_held(m->join)))
         st = cdp__starting_step(s, cdp__deadline(s->os, 100));
     return st < 0 ? cdp__error_record(&s->error) : CDP_OK;
-}
-
-/* It goes on, and the time in which all ranks must be found begins now. */
-CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
-    cdp__mesh *m = s->mesh;
-    if (!m) return;
-    m->join->hold = 0;
-    m->start_ns = cdp__mesh_now(m);
-    m->join->deadline_ns = cdp__mesh_init_deadline(m);
 }
 
 CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {

@@ -226,6 +226,7 @@ extern "C" {
 #include "tcp/rendezvous_again.h"
 #include "tcp/rendezvous_steps.h"
 #include "tcp/rendezvous_meeting.h"
+#include "tcp/rendezvous_given.h"
 #include "tcp/launchers.h"
 #include "tcp/url.h"
 #include "tcp/calls.h"

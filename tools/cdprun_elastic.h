@@ -24,8 +24,8 @@ typedef struct agent {
     cdp_elastic e, ranks;       /* only what the functions of elastic-store and turns use of them */
     cdp__elastic_decision last; /* the newest one, while this launcher waits to be taken in */
     uint64_t ran;               /* the epoch whose ranks run here or ran last; 0: none yet */
-    uint32_t seen;              /* tickets, and since when there are not more: ns */
-    uint64_t since;
+    uint32_t seen;              /* tickets */
+    cdp__elastic_entry entry;   /* before the first epoch */
     cdp__elastic_settle settle; /* of the turn that goes on */
     int64_t waits;              /* ns: when it began to wait for machines */
     int64_t decided;            /* ns: when the last epoch ended here */
@@ -245,13 +245,14 @@ static cdp_status agent_all_gone(agent *a, cdp_store *store, bool *all) {
 /* Nobody has decided on a first epoch: does so, if it is time. */
 static cdp_status agent_found(agent *a, cdp_store *store) {
     cdp__elastic_decision won = {0};
-    cdp__elastic_get in = {.claim = NULL};
-    cdp_status st;
-    cdp__elastic_key(&a->e, in.key, "join/in");
-    st = cdp__elastic_get_all(&a->e, store, &in, 1);
+    cdp__elastic_get g[CDP__ELASTIC_ENTERS] = {{.claim = NULL}};
+    cdp__elastic_get *const in = g + CDP__ELASTIC_TICKETS;
+    const uint32_t end = cdp__elastic_ask_tickets(&a->e, &a->entry, g);
+    cdp_status st = cdp__elastic_get_all(&a->e, store, in, end - CDP__ELASTIC_TICKETS);
     if (st != CDP_OK) return st;
-    st = cdp__elastic_found_first(&a->e, &in, &a->seen, &a->since, &won);
-    cdp__elastic_get_free(store, &in, 1);
+    st = cdp__elastic_found_first(&a->e, g, &a->entry, &won);
+    a->seen = a->entry.ticket_count;
+    cdp__elastic_get_free(store, in, end - CDP__ELASTIC_TICKETS);
     cdp__free(a->e.os, won.members);
     return st;
 }

@@ -17,10 +17,12 @@
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
+#include "../base/hash.h"
 #include "../group/state.h"
 #include "../store/calls.h"
 #include "../tcp/desc_api.h"
 #include "../tcp/create_api.h"
+#include "../tcp/handshake.h"
 #include "../tcp/cxx_api.h"
 #include "../tcp/calls.h"
 #include "elastic_api.h"
@@ -87,23 +89,18 @@ CDP__PRIVATE void cdp__elastic_all_present(cdp_elastic *e, uint64_t k) {
     cdp__elastic_unlock(e);
 }
 
-/* Says that this process is here, and waits until the keys of all members are there. Meanwhile each
-   of them checks whether others have ended. */
-CDP__PRIVATE cdp_status cdp__elastic_gather_with(
-    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, const cdp_bytes *keys) {
+/* Says that this process is here, with the value `own`, and waits until the keys of all members
+   are there. Meanwhile each of them checks whether others have ended. */
+CDP__PRIVATE cdp_status cdp__elastic_gather_with(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, cdp_bytes own, cdp_store_request *rq) {
     const uint64_t deadline = cdp__deadline(e->os, e->tcp.group.timeout_ms);
+    const char *const key = (const char *)rq->keys[rank].data;
     cdp__elastic_doubt doubt;
-    cdp_store_request rq;
-    cdp_status st =
-        cdp__elastic_put(e, e->store, CDP_STORE_SET, (const char *)keys[rank].data, "1", 1);
+    cdp_status st = cdp__elastic_put(e, e->store, CDP_STORE_SET, key, own.data, own.bytes);
     memset(&doubt, 0, sizeof doubt);
     doubt.rank = rank;
-    memset(&rq, 0, sizeof rq);
-    rq.op = CDP_STORE_WAIT;
-    rq.keys = keys;
-    rq.key_count = d->size;
     while (st == CDP_OK) {
-        st = cdp__elastic_await_all(e, d, &rq, deadline);
+        st = cdp__elastic_await_all(e, d, rq, deadline);
         if (st == CDP_OK) cdp__elastic_all_present(e, d->epoch);
         if (st != CDP_PENDING) return st;
         if (cdp__elastic_now_ns(e) >= deadline) return cdp__elastic_not_here(e, d);
@@ -112,10 +109,26 @@ CDP__PRIVATE cdp_status cdp__elastic_gather_with(
     return st;
 }
 
-/* Waits until all members are inside cdp_elastic_next(). */
-CDP__PRIVATE cdp_status cdp__elastic_gather(
-    cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank) {
+/* What members do when all of them are inside cdp_elastic_next(); `starting` NULL: nothing. */
+CDP__PRIVATE cdp_status cdp__elastic_gathered(
+    cdp_elastic *e, struct cdp_starting *starting, cdp_store_request *rq) {
+#ifndef CDP_NO_FRAMES
+    const cdp_status st = starting ? cdp__starting_give(starting, rq->results) : CDP_OK;
+    cdp_store_request_free(e->store, rq);
+    return st;
+#else
+    (void)starting;
+    cdp_store_request_free(e->store, rq);
+    return CDP_OK;
+#endif
+}
+
+/* Waits until all members are inside cdp_elastic_next(). `own`: what this one says there, which
+   others read; `starting`, if it is not NULL, gets what they say. */
+CDP__PRIVATE cdp_status cdp__elastic_gather(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, cdp_bytes own, struct cdp_starting *starting) {
     const uint64_t room = (uint64_t)d->size * (sizeof(cdp_bytes) + CDP__ELASTIC_KEY);
+    cdp_store_request rq;
     cdp_bytes *keys = (cdp_bytes *)cdp__alloc(e->os, room);
     char *text = (char *)(keys + d->size);
     uint32_t r;
@@ -126,13 +139,31 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(
         keys[r].data = text;
         keys[r].bytes = strlen(text);
     }
-    st = cdp__elastic_gather_with(e, d, rank, keys);
+    memset(&rq, 0, sizeof rq);
+    rq.op = starting ? CDP_STORE_MULTI_GET : CDP_STORE_WAIT;
+    rq.keys = keys;
+    rq.key_count = d->size;
+    st = cdp__elastic_gather_with(e, d, rank, own, &rq);
+    if (st == CDP_OK) st = cdp__elastic_gathered(e, starting, &rq);
     cdp__free(e->os, keys);
     return st;
 }
 
+/* Links to all ranks are opened together in jobs of at most this many ranks. */
+#define CDP__ELASTIC_MESH 16u
+
+/* True if members find each other in the store of the job: see cdp__elastic_meet_at_once(). */
+CDP__PRIVATE bool cdp__elastic_meets_at_once(const cdp__elastic_decision *d) {
+#ifdef CDP_NO_FRAMES
+    (void)d; /* no start can wait for the others */
+    return false;
+#else
+    return d->size <= CDP__ELASTIC_MESH;
+#endif
+}
+
 /* All ranks exchange ids and epochs, and check that each rank is the member that the decision
-   lists. */
+   lists. Not needed where the name of a start says both: only who knows that is connected. */
 CDP__PRIVATE cdp_status cdp__elastic_greet(
     cdp_elastic *e, cdp_group *group, const cdp__elastic_decision *d, uint32_t rank) {
     const uint32_t each = CDP__ELASTIC_ID_BYTES + 8;
@@ -159,9 +190,6 @@ CDP__PRIVATE cdp_status cdp__elastic_greet(
     return st;
 }
 
-/* Links to all ranks are opened together in jobs of at most this many ranks. */
-#define CDP__ELASTIC_MESH 16u
-
 /* How this process connects as `rank`. */
 CDP__PRIVATE void cdp__elastic_init_desc(cdp_elastic *e, const cdp__elastic_decision *d,
     uint32_t rank, char job[CDP__ELASTIC_KEY], cdp_tcp_desc *t) {
@@ -182,8 +210,9 @@ CDP__PRIVATE void cdp__elastic_init_desc(cdp_elastic *e, const cdp__elastic_deci
 CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
+    const cdp_bytes here = {"1", 1};
     cdp_tcp_desc t;
-    cdp_status st = cdp__elastic_gather(e, d, rank);
+    cdp_status st = cdp__elastic_gather(e, d, rank, here, NULL);
     if (st != CDP_OK) return st;
     cdp__elastic_init_desc(e, d, rank, job, &t);
     ++e->failures;
@@ -207,27 +236,66 @@ CDP__PRIVATE cdp_status cdp__elastic_init_in_steps(
     }
 }
 
-/* Rank 0 publishes where it listens before it waits for the others, who read that as soon as all
-   are here: the time to connect begins then. */
+/* The name of the start of an epoch: who knows it knows the epoch and all its members. */
+CDP__PRIVATE void cdp__elastic_start_name(
+    const cdp_elastic *e, const cdp__elastic_decision *d, uint8_t out[CDP__JOB_BYTES]) {
+    uint64_t h = cdp__hash(CDP__HASH_START, e->job, strlen(e->job));
+    uint32_t i, r;
+    for (i = 0; i < CDP__JOB_BYTES / 8; ++i) {
+        h = cdp__hash(h, &i, sizeof i);
+        h = cdp__hash(h, &d->epoch, sizeof d->epoch);
+        for (r = 0; r < d->size; ++r)
+            h = cdp__hash(h, d->members[r].id, sizeof d->members[r].id);
+        cdp__put_u64(out + 8 * i, h);
+    }
+}
+
+/* Each member says in the store of the job where it listens, and that it is here, in one key: so
+   when all are here they connect, and need no other store to meet. The time to connect begins
+   then. */
+CDP__PRIVATE cdp_status cdp__elastic_meet_at_once(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, const cdp_tcp_desc *t, cdp_starting **starting) {
+    uint8_t name[CDP__JOB_BYTES];
+    cdp_bytes own;
+    cdp_status st;
+    cdp__elastic_start_name(e, d, name);
+    st = cdp__starting_given(t, name, &own, starting);
+    if (st != CDP_OK) ++e->failures;
+    return st == CDP_OK ? cdp__elastic_gather(e, d, rank, own, *starting) : st;
+}
+
+/* Large jobs meet in a store of rank 0. It publishes where it listens before it waits for the
+   others, who read that as soon as all are here: the time to connect begins then. */
+CDP__PRIVATE cdp_status cdp__elastic_meet_in_store(cdp_elastic *e, const cdp__elastic_decision *d,
+    uint32_t rank, const cdp_tcp_desc *t, cdp_starting **starting) {
+    const cdp_bytes here = {"1", 1};
+    cdp_status st = CDP_OK;
+    if (rank == 0) st = cdp_init_start(t, starting);
+    if (st == CDP_OK && rank == 0) st = cdp__starting_publish(*starting);
+    if (st != CDP_OK) ++e->failures;
+    if (st == CDP_OK) st = cdp__elastic_gather(e, d, rank, here, NULL);
+    if (st == CDP_OK && rank != 0) st = cdp_init_start(t, starting);
+    if (st == CDP_OK && rank == 0) cdp__starting_anew(*starting);
+    return st;
+}
+
 CDP__PRIVATE cdp_status cdp__elastic_gather_and_init(
     cdp_elastic *e, const cdp__elastic_decision *d, uint32_t rank, cdp_group **out) {
     char job[CDP__ELASTIC_KEY];
     cdp_tcp_desc t;
     cdp_starting *starting = NULL;
-    cdp_status st = CDP_OK;
+    cdp_status st;
     cdp__elastic_init_desc(e, d, rank, job, &t);
-    if (rank == 0) st = cdp_init_start(&t, &starting);
-    if (st == CDP_OK && rank == 0) st = cdp__starting_publish(starting);
-    if (st != CDP_OK) ++e->failures;
-    if (st == CDP_OK) st = cdp__elastic_gather(e, d, rank);
-    if (st == CDP_OK && rank != 0) st = cdp_init_start(&t, &starting);
+    if (cdp__elastic_meets_at_once(d))
+        st = cdp__elastic_meet_at_once(e, d, rank, &t, &starting);
+    else
+        st = cdp__elastic_meet_in_store(e, d, rank, &t, &starting);
     if (st != CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp_init_cancel(starting);
         *cdp__error_slot() = why;
         return st;
     }
-    if (rank == 0) cdp__starting_anew(starting);
     ++e->failures;
     st = cdp__elastic_init_in_steps(e, starting, d->epoch, out);
     if (st == CDP_OK) e->failures = 0;
@@ -360,7 +428,7 @@ CDP__PRIVATE cdp_status cdp__elastic_connect(
         cdp_group_destroy(group);
         return cdp__fail(CDP_ERR_ABORTED, "the epoch ended before it began");
     }
-    st = cdp__elastic_greet(e, group, d, rank);
+    if (!cdp__elastic_meets_at_once(d)) st = cdp__elastic_greet(e, group, d, rank);
     connected = cdp__elastic_now_ns(e);
     if (st == CDP_OK) st = cdp__elastic_fill(e, group, d, rank);
     if (st == CDP_OK && rank == 0) st = cdp__elastic_tidy(e, d);

@@ -174,31 +174,90 @@ CDP__PRIVATE cdp_status cdp__elastic_newest(cdp_elastic *e, cdp__elastic_decisio
     return st;
 }
 
-/* No epoch yet, and `in` holds the tickets: the oldest one leads. *seen and *since_ns: how many
-   tickets there were last, and since when. *won: the decision that makes the first epoch, if this
-   process has proposed one; its members are allocated. */
-CDP__PRIVATE cdp_status cdp__elastic_found_first(cdp_elastic *e, const cdp__elastic_get *in,
-    uint32_t *ticket_count, uint64_t *since_ns, cdp__elastic_decision *won) {
+/* What a process that waits for its first epoch reads again and again. */
+enum {
+    CDP__ELASTIC_FINAL,                        /* the job is over */
+    CDP__ELASTIC_NEXT,                         /* the decision after the newest one */
+    CDP__ELASTIC_TICKETS,                      /* before the first epoch */
+    CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
+    CDP__ELASTIC_KNOWN, /* before it, of each ticket that is known: whether its process is gone */
+    CDP__ELASTIC_ENTERS = CDP__ELASTIC_TOGETHER,
+    CDP__ELASTIC_MOST_KNOWN = CDP__ELASTIC_ENTERS - CDP__ELASTIC_KNOWN
+};
+
+/* What such a process has seen. */
+typedef struct cdp__elastic_entry {
+    uint32_t ticket_count; /* before the first epoch */
+    uint64_t since_ns;     /* since when there are so many */
+    uint8_t known[CDP__ELASTIC_MOST_KNOWN][CDP__ELASTIC_ID_BYTES]; /* theirs, if they fit in */
+    uint32_t dead; /* members that are known to be gone */
+    cdp__elastic_silence silence;
+} cdp__elastic_entry;
+
+/* How many of the processes are known that have tickets. */
+CDP__PRIVATE uint32_t cdp__elastic_known(const cdp__elastic_entry *n) {
+    return n->ticket_count <= CDP__ELASTIC_MOST_KNOWN ? n->ticket_count : 0;
+}
+
+/* Fills in which keys are read before the first epoch, from CDP__ELASTIC_TICKETS on. Returns where
+   they end. */
+CDP__PRIVATE uint32_t cdp__elastic_ask_tickets(
+    const cdp_elastic *e, const cdp__elastic_entry *n, cdp__elastic_get *g) {
+    const uint32_t end = CDP__ELASTIC_KNOWN + cdp__elastic_known(n);
+    char hex[2 * CDP__ELASTIC_ID_BYTES + 1];
+    uint32_t i;
+    cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
+    for (i = CDP__ELASTIC_KNOWN; i < end; ++i) {
+        cdp__elastic_hex(n->known[i - CDP__ELASTIC_KNOWN], hex);
+        cdp__elastic_key(e, g[i].key, "gone/%s", hex);
+    }
+    return end;
+}
+
+/* The tickets are those of the last poll, so it is known which processes are gone; or else is asked
+   now, if it would matter. */
+CDP__PRIVATE cdp_status cdp__elastic_who_is_gone(cdp_elastic *e, const cdp__elastic_get *g,
+    cdp__elastic_entry *n, cdp__elastic_ticket *tickets, const cdp__elastic_view *v,
+    uint64_t quiet_ms) {
+    const uint32_t count = v->ticket_count;
+    uint32_t i;
+    if (count == n->ticket_count && cdp__elastic_known(n)) {
+        for (i = 0; i < count; ++i)
+            tickets[i].ended = tickets[i].ended || g[CDP__ELASTIC_KNOWN + i].data;
+        return CDP_OK;
+    }
+    n->ticket_count = count;
+    for (i = 0; i < cdp__elastic_known(n); ++i)
+        memcpy(n->known[i], tickets[i].id, sizeof n->known[i]);
+    if (cdp__elastic_known(n) && !cdp__elastic_founds(v, e->place.id, quiet_ms, e->desc.settle_ms))
+        return CDP_OK;
+    return cdp__elastic_have_ended(
+        e, e->store, tickets->id, sizeof *tickets, &tickets->ended, sizeof *tickets, count);
+}
+
+/* No epoch yet, and `g` holds the tickets: the oldest one leads. *won: the decision that makes the
+   first epoch, if this process has proposed one; its members are allocated. */
+CDP__PRIVATE cdp_status cdp__elastic_found_first(
+    cdp_elastic *e, const cdp__elastic_get *g, cdp__elastic_entry *n, cdp__elastic_decision *won) {
+    const cdp__elastic_get *const in = &g[CDP__ELASTIC_TICKETS];
     cdp__elastic_decision none;
     cdp__elastic_ticket *tickets;
     cdp__elastic_verdict verdict;
     cdp__elastic_view v;
+    uint64_t quiet_ms;
     cdp_status st;
     memset(&none, 0, sizeof none);
     memset(won, 0, sizeof *won);
     memset(&v, 0, sizeof v);
     v.old = &none;
-    st = cdp__elastic_tickets_of(e, e->store, 0, in->data, in->bytes, &tickets, &v.ticket_count);
-    if (st != CDP_OK) return st;
-    if (v.ticket_count != *ticket_count) {
-        *ticket_count = v.ticket_count;
-        *since_ns = cdp__elastic_now_ns(e);
-    }
+    st = cdp__elastic_tickets_in(e, 0, in->data, in->bytes, &tickets, &v.ticket_count);
+    if (v.ticket_count != n->ticket_count) n->since_ns = cdp__elastic_now_ns(e);
     v.tickets = tickets;
     v.min_ranks = e->desc.min_ranks;
     v.max_ranks = e->desc.max_ranks;
-    if (cdp__elastic_founds(
-            &v, e->place.id, (cdp__elastic_now_ns(e) - *since_ns) / CDP__MS, e->desc.settle_ms))
+    quiet_ms = (cdp__elastic_now_ns(e) - n->since_ns) / CDP__MS;
+    if (st == CDP_OK) st = cdp__elastic_who_is_gone(e, g, n, tickets, &v, quiet_ms);
+    if (st == CDP_OK && cdp__elastic_founds(&v, e->place.id, quiet_ms, e->desc.settle_ms))
         st = cdp__elastic_try(e, e->store, &v, NULL, &verdict, won);
     cdp__free(e->os, tickets);
     return st;
@@ -279,29 +338,13 @@ CDP__PRIVATE cdp_status cdp__elastic_anybody(
         d->size, (unsigned long long)d->epoch, e->job);
 }
 
-/* What a process that waits for its first epoch reads again and again. */
-enum {
-    CDP__ELASTIC_FINAL,                        /* the job is over */
-    CDP__ELASTIC_NEXT,                         /* the decision after the newest one */
-    CDP__ELASTIC_TICKETS,                      /* before the first epoch */
-    CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
-    CDP__ELASTIC_ENTERS
-};
-
-/* What such a process has seen. */
-typedef struct cdp__elastic_entry {
-    uint32_t ticket_count; /* tickets, before the first epoch */
-    uint64_t since_ns;     /* since when there are so many */
-    uint32_t dead;         /* members that are known to be gone */
-    cdp__elastic_silence silence;
-} cdp__elastic_entry;
-
 /* One poll: *d is the newest decision then. */
 CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     cdp_elastic *e, cdp__elastic_decision *d, cdp__elastic_entry *n) {
     const uint64_t before = d->epoch;
     char asked[sizeof n->silence.asked] = "";
     cdp__elastic_get g[CDP__ELASTIC_ENTERS];
+    uint32_t end = CDP__ELASTIC_QUERY + 1;
     cdp__elastic_decision next;
     cdp_status st;
     memset(g, 0, sizeof g);
@@ -310,8 +353,8 @@ CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     if (before)
         cdp__elastic_ask_key(e, g[CDP__ELASTIC_QUERY].key);
     else
-        cdp__elastic_key(e, g[CDP__ELASTIC_TICKETS].key, "join/in");
-    st = cdp__elastic_get_all(e, e->store, g, CDP__ELASTIC_ENTERS);
+        end = cdp__elastic_ask_tickets(e, n, g);
+    st = cdp__elastic_get_all(e, e->store, g, end);
     if (st != CDP_OK) return st;
     if (before && g[CDP__ELASTIC_QUERY].data)
         cdp__text_foreign(
@@ -321,10 +364,8 @@ CDP__PRIVATE cdp_status cdp__elastic_enter_look(
     else
         st = cdp__elastic_decision_of(
             e, before + 1, g[CDP__ELASTIC_NEXT].data, g[CDP__ELASTIC_NEXT].bytes, &next);
-    if (st == CDP_OK && !before && !next.members)
-        st = cdp__elastic_found_first(
-            e, &g[CDP__ELASTIC_TICKETS], &n->ticket_count, &n->since_ns, &next);
-    cdp__elastic_get_free(e->store, g, CDP__ELASTIC_ENTERS);
+    if (st == CDP_OK && !before && !next.members) st = cdp__elastic_found_first(e, g, n, &next);
+    cdp__elastic_get_free(e->store, g, end);
     if (st == CDP_OK && next.members && !cdp__elastic_follow(e, d, &next))
         st = cdp__elastic_newest(e, d, d->epoch + 1);
     if (d->epoch != before) {

@@ -398,9 +398,10 @@ CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, co
     return st;
 }
 
-/* The tickets in what "join/in" holds; of those from number `from` on, whether they are gone. */
-CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, uint32_t from,
-    const void *data, uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
+/* The tickets in what "join/in" holds. Of those before number `from` it does not matter whether they
+   are gone; of the others that is not known yet. */
+CDP__PRIVATE cdp_status cdp__elastic_tickets_in(cdp_elastic *e, uint32_t from, const void *data,
+    uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
     char key[CDP__ELASTIC_KEY];
     cdp__elastic_arrival *records;
     uint32_t i;
@@ -421,10 +422,18 @@ CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, ui
         t->untried = cdp__elastic_untried(records, *count, i);
         t->ended = !t->untried && (t->asks || i < from); /* it does not matter of these */
     }
+    cdp__free(e->os, records);
+    if (st != CDP_OK) *count = 0;
+    return st;
+}
+
+/* The same, and whether they are gone. */
+CDP__PRIVATE cdp_status cdp__elastic_tickets_of(cdp_elastic *e, cdp_store *s, uint32_t from,
+    const void *data, uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
+    cdp_status st = cdp__elastic_tickets_in(e, from, data, bytes, list, count);
     if (st == CDP_OK)
         st = cdp__elastic_have_ended(
             e, s, (*list)->id, sizeof **list, &(*list)->ended, sizeof **list, *count);
-    cdp__free(e->os, records);
     if (st != CDP_OK) {
         cdp__free(e->os, *list);
         *list = NULL;

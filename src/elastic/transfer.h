@@ -92,7 +92,10 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_groups(cdp__elastic_transfer *t) {
         ranks[n++] = t->source[i];
         for (r = 0; r < d->size; ++r)
             if (!d->members[r].source) ranks[n++] = r;
-        st = cdp_group_new(t->group, ranks, n, &t->from[i]);
+        if (n == d->size && !t->source[i])
+            t->from[i] = t->group; /* the same ranks in the same order */
+        else
+            st = cdp_group_new(t->group, ranks, n, &t->from[i]);
     }
     cdp__free(t->e->os, ranks);
     return st;
@@ -388,7 +391,7 @@ CDP__PRIVATE cdp_status cdp__elastic_transfer_all(
     const cdp_error why = *cdp_last_error();
     cdp__free(e->os, t.blob);
     for (i = 0; i < t.count; ++i)
-        cdp_group_destroy(t.from[i]);
+        if (t.from[i] != group) cdp_group_destroy(t.from[i]);
     cdp__free(e->os, t.apart);
     *cdp__error_slot() = why;
     return st;

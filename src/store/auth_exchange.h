@@ -68,6 +68,12 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__auth_pump(
     return a->left ? CDP_PENDING : st;
 }
 
+/* The connector has sent all that it says, so it may send what follows the exchange: the listener
+   reads that when it has found the proof right. */
+CDP__PRIVATE bool cdp__auth_said(const cdp__auth *a) {
+    return a->step && !a->left;
+}
+
 #endif /* CDP_NO_JOB_KEY */
 
 /* Reads what a refused peer has sent: closing a socket with unread input would make the system drop

@@ -287,9 +287,20 @@ CDP__PRIVATE void cdp__client_begun(cdp__client *c, const cdp__client_sent *sent
     c->value_at = 0;
 }
 
+/* True if this is a WAIT that was sent with its CHECK, and cancelled. */
+CDP__PRIVATE bool cdp__client_called_off(const cdp_store_request *rq, bool paired) {
+#ifdef CDP_NO_FRAMES
+    (void)rq; /* for the sake of size */
+    (void)paired;
+    return false;
+#else
+    return paired && !rq;
+#endif
+}
+
 /* True if a request of which such an answer is expected sends nothing more. */
-CDP__PRIVATE bool cdp__client_all_sent(uint32_t expect) {
-    return expect == CDP__EXPECT_NOTHING || expect == CDP__EXPECT_FLAG
+CDP__PRIVATE bool cdp__client_all_sent(uint32_t expect, bool called_off) {
+    return called_off || expect == CDP__EXPECT_NOTHING || expect == CDP__EXPECT_FLAG
         || expect == CDP__EXPECT_NUMBER || expect == CDP__EXPECT_VALUES
         || expect == CDP__EXPECT_COUNT || expect == CDP__EXPECT_CANCEL;
 }
@@ -300,8 +311,10 @@ CDP__PRIVATE void cdp__client_send_ahead(cdp__client *c) {
     while (c->first && c->busy && c->is_cdp && !CDP__OLD(c) && c->sent_count < CDP__CLIENT_AHEAD) {
         const uint32_t next = (c->sent_at + c->sent_count) % CDP__CLIENT_AHEAD;
         const uint32_t last = (next + CDP__CLIENT_AHEAD - 1) % CDP__CLIENT_AHEAD;
-        if (!cdp__client_all_sent(c->sent_count ? c->sent[last].expect : (uint32_t)c->expect))
-            return;
+        const cdp__client_sent *const s = &c->sent[last];
+        const bool off = c->sent_count ? cdp__client_called_off(s->rq, s->paired)
+                                       : cdp__client_called_off(c->rq, c->paired);
+        if (!cdp__client_all_sent(c->sent_count ? s->expect : (uint32_t)c->expect, off)) return;
         if (cdp__client_issue(c, &c->sent[next])) ++c->sent_count;
     }
 }

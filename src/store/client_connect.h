@@ -185,7 +185,8 @@ CDP__PRIVATE void cdp__client_refused_by_auth(cdp__client *c, uint8_t refusal) {
 }
 
 #ifndef CDP_NO_JOB_KEY
-/* Advances the authentication exchange with the server. */
+/* Advances the authentication exchange with the server. The greeting follows the proof of this
+   client, and its answer that of the server: it takes a round trip less. */
 CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
     int64_t result;
     const cdp_status st = cdp__auth_pump(&c->auth, c->loop, &c->io, &result);
@@ -193,10 +194,20 @@ CDP__PRIVATE void cdp__client_authenticate(cdp__client *c) {
         cdp__client_refused_by_auth(c, c->auth.refusal);
     else if (st < 0)
         cdp__client_refused(c, result);
-    else if (st == CDP_OK)
+    else if (c->state == CDP__CLIENT_AUTHENTICATING && cdp__auth_said(&c->auth))
         cdp__client_greet(c);
 }
 #endif
+
+/* The server has not proved yet that it has the key. */
+CDP__PRIVATE bool cdp__client_doubts(const cdp__client *c) {
+#ifdef CDP_NO_JOB_KEY
+    (void)c;
+    return false;
+#else
+    return c->keyed && !c->auth.done;
+#endif
+}
 
 /* Sends the greeting, and reads its answer. */
 CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
@@ -211,6 +222,7 @@ CDP__PRIVATE void cdp__client_greeting(cdp__client *c) {
         sent = cdp__io_send(c->loop, &c->io, &iov, 1);
         if (sent > 0) c->out.at += (uint64_t)sent;
     }
+    if (cdp__client_doubts(c)) return;
     /* even if sending failed: an answer may contain the reason */
     while (r > 0 && c->in_used < sizeof c->in) {
         cdp_iov iov;
@@ -263,7 +275,9 @@ CDP__PRIVATE CDP__ONE_COPY void cdp__client_ready(cdp__io *io) {
         }
     }
 #ifndef CDP_NO_JOB_KEY
-    if (c->state == CDP__CLIENT_AUTHENTICATING) cdp__client_authenticate(c);
+    if (c->state == CDP__CLIENT_AUTHENTICATING
+        || (c->state == CDP__CLIENT_GREETING && cdp__client_doubts(c)))
+        cdp__client_authenticate(c);
 #endif
     if (c->state == CDP__CLIENT_GREETING)
         cdp__client_greeting(c);

@@ -32,6 +32,7 @@
 #include "first_cause.h"
 #include "rendezvous.h"
 #include "rendezvous_meeting.h"
+#include "rendezvous_given.h"
 #include "launchers.h"
 #include "url.h"
 
@@ -266,6 +267,40 @@ CDP__PRIVATE cdp_status cdp__starting_step(cdp_starting *s, uint64_t until_ns) {
     return cdp__mesh_parts(m, until_ns) ? CDP_PENDING : st;
 }
 
+/* It goes on, and the time in which all ranks must be found begins now. */
+CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
+    cdp__mesh *m = s->mesh;
+    if (!m) return;
+    m->join->hold = 0;
+    m->start_ns = cdp__mesh_now(m);
+    m->join->deadline_ns = cdp__mesh_init_deadline(m);
+}
+
+/* A start for which the caller exchanges what *own is: a record of this rank, valid until the start
+   continues. See cdp__mesh_given(). */
+CDP__PRIVATE cdp_status cdp__starting_given(
+    const cdp_tcp_desc *desc, const uint8_t *job, cdp_bytes *own, cdp_starting **out) {
+    cdp_error why;
+    cdp_status st = cdp_init_start(desc, out);
+    own->data = "1";
+    own->bytes = 1;
+    if (st != CDP_OK || !(*out)->mesh) return st;
+    st = cdp__mesh_given((*out)->mesh, job, desc->store);
+    *own = (*out)->mesh->join->values[0];
+    if (st == CDP_OK) return st;
+    why = *cdp_last_error();
+    cdp_init_cancel(*out);
+    *out = NULL;
+    return cdp__error_record(&why);
+}
+
+/* The records of all ranks, in their order: the start goes on, and its time begins now. */
+CDP__PRIVATE cdp_status cdp__starting_give(cdp_starting *s, const cdp_bytes *records) {
+    const cdp_status st = s->mesh ? cdp__mesh_take_records(s->mesh, records) : CDP_OK;
+    if (st == CDP_OK) cdp__starting_anew(s);
+    return st;
+}
+
 /* Continues the start of rank 0 up to where it needs others, who can read then where it listens.
    For that, it connects to nothing but itself. It waits for nothing when this returns: a time limit
    would pass while nobody continues it. */
@@ -276,15 +311,6 @@ CDP__PRIVATE cdp_status cdp__starting_publish(cdp_starting *s) {
     while (m && st == CDP_PENDING && !(m->join && cdp__join_held(m->join)))
         st = cdp__starting_step(s, cdp__deadline(s->os, 100));
     return st < 0 ? cdp__error_record(&s->error) : CDP_OK;
-}
-
-/* It goes on, and the time in which all ranks must be found begins now. */
-CDP__PRIVATE void cdp__starting_anew(cdp_starting *s) {
-    cdp__mesh *m = s->mesh;
-    if (!m) return;
-    m->join->hold = 0;
-    m->start_ns = cdp__mesh_now(m);
-    m->join->deadline_ns = cdp__mesh_init_deadline(m);
 }
 
 CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {

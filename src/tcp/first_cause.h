@@ -546,6 +546,9 @@ CDP__PRIVATE CDP__COLD void cdp__mesh_close(void *self) {
         m->store->cancel(m->store->self, &m->wait_record_rq);
     if (m->store) cdp_store_request_free(m->store, &m->wait_record_rq);
     if (m->store) cdp_store_request_free(m->store, &m->addrs);
+    if (cdp__mesh_alone(m))
+        cdp__store_request_drop_results(
+            m->os, &m->addrs, cdp__store_request_result_count(&m->addrs));
     cdp__free(m->os, m->hosts);
     if (m->watching && m->watch_rq.status == CDP_PENDING)
         m->watch->cancel(m->watch->self, &m->watch_rq);

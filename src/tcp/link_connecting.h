@@ -78,6 +78,22 @@ CDP__PRIVATE void cdp__path_answered(cdp__path *p) {
     }
 }
 
+#ifndef CDP_NO_JOB_KEY
+/* Advances the authentication exchange. True: HELLO may follow. It does when this rank has sent its
+   proof, for the peer reads nothing before that is found right; so it takes a round trip less. The
+   peer's own proof is the next that is read, before its WELCOME. */
+CDP__PRIVATE CDP__COLD bool cdp__path_prove(cdp__path *p) {
+    cdp__mesh *m = p->link->mesh;
+    int64_t result = 1;
+    const cdp_status st = cdp__auth_pump(&p->auth, &m->loop, &p->io, &result);
+    if (st == CDP_ERR_MISMATCH)
+        cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
+    else if (st < 0)
+        cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
+    return st >= 0 && cdp__auth_said(&p->auth);
+}
+#endif
+
 CDP__PRIVATE CDP__COLD void cdp__path_event(cdp__io *io) {
     cdp__path *p = (cdp__path *)io->user;
     cdp__mesh *m = p->link->mesh;
@@ -98,20 +114,17 @@ CDP__PRIVATE CDP__COLD void cdp__path_event(cdp__io *io) {
         }
         p->proving = true;
     }
-    if (!p->greeting) {
 #ifndef CDP_NO_JOB_KEY
-        int64_t result = 1;
-        const cdp_status st = m->keyed ? cdp__auth_pump(&p->auth, &m->loop, io, &result) : CDP_OK;
-        if (st == CDP_ERR_MISMATCH)
-            cdp__path_over(p, st, 0, CDP__REFUSE_KEY + p->auth.refusal, 3);
-        else if (st < 0)
-            cdp__path_failed(p, result == CDP_IO_EOF ? 0 : (int32_t)-result);
-        if (st != CDP_OK) return;
+    if (m->keyed && !p->auth.done && !cdp__path_prove(p)) return;
 #endif
+    if (!p->greeting) {
         p->greeting = true;
         cdp__hello_fill(m, p->hello, p->link->inviting ? CDP__INVITE : CDP__HELLO, p->link);
     }
     r = cdp__hello_send(m, io, p->hello, &p->sent);
+#ifndef CDP_NO_JOB_KEY
+    if (r > 0 && m->keyed && !p->auth.done) return; /* it reads the rest of the exchange first */
+#endif
     if (r > 0) r = cdp__hello_recv(m, io, p->hello, &p->got);
     if (p->got > 8 && memcmp(p->hello, "cdp-no: ", 8) == 0)
         cdp__path_over(p, CDP_ERR_MISMATCH, 0, CDP__REFUSE_KEY + p->hello[8], 3);

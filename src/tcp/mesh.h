@@ -52,6 +52,7 @@ typedef enum cdp__join_wait {
     CDP__WAITS_REQUEST,    /* for the answer of a store */
     CDP__WAITS_CONNECTION, /* for the connection `made` to a store */
     CDP__WAITS_LISTENER,   /* for one of several addresses to accept a connection */
+    CDP__WAITS_LINKS,      /* until no link is being made any more */
     CDP__WAITS_TIME
 } cdp__join_wait;
 
@@ -150,7 +151,10 @@ typedef struct cdp__mesh {
     uint64_t init_deadline_ns;
     uint64_t place; /* see cdp_os_shared.process_place */
     uint64_t looked_ns, start_ns;
-    cdp_addr at;               /* address of this rank's listener */
+    cdp_addr at; /* address of this rank's listener */
+#ifndef CDP_NO_FRAMES
+    cdp_addr home; /* without a store: an address of this host; see >>tcp/rendezvous_given */
+#endif
     cdp_addr mine[CDP__ADDRS]; /* addresses of this host; mine_count of them */
     cdp_store_request addrs;   /* results: the published addresses of each rank */
     uint32_t *hosts;           /* host number of each rank, in order of appearance */
@@ -206,6 +210,29 @@ CDP__PRIVATE bool cdp__mesh_serves(const cdp__mesh *m) {
     return false;
 #else
     return m->server != NULL;
+#endif
+}
+
+/* True if this rank asks no store: see >>tcp/rendezvous_given. A constant in builds without such
+   starts. */
+CDP__PRIVATE bool cdp__mesh_alone(const cdp__mesh *m) {
+#ifdef CDP_NO_FRAMES
+    (void)m;
+    return false;
+#else
+    return m->home.family != 0;
+#endif
+}
+
+/* Then, an address of this host. */
+CDP__PRIVATE bool cdp__mesh_home(const cdp__mesh *m, cdp_addr *out) {
+#ifdef CDP_NO_FRAMES
+    (void)m;
+    (void)out;
+    return false;
+#else
+    *out = m->home;
+    return true;
 #endif
 }
 

@@ -289,6 +289,22 @@ CDP__PRIVATE void cdp__join_reach(
     s->next = next;
 }
 
+#ifndef CDP_NO_FRAMES
+/* Some link is being made, and none is lost. */
+CDP__PRIVATE bool cdp__mesh_links_wait(const cdp__mesh *m) {
+    const uint32_t n = m->desc.group.world_size * m->desc.connections;
+    bool made = true;
+    uint32_t i;
+    for (i = 0; i < n; ++i) {
+        const cdp__link_state state = m->links[i].state;
+        if (m->links[i].peer == m->desc.group.rank) continue;
+        if (state == CDP__LINK_LOST) return false;
+        made = made && (state == CDP__LINK_UP || state == CDP__LINK_NONE);
+    }
+    return !made;
+}
+#endif
+
 /* True while the event that the current state waits for has not happened. */
 CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
     cdp__join *s = m->join;
@@ -302,6 +318,9 @@ CDP__PRIVATE bool cdp__join_waiting(cdp__mesh *m) {
         if (s->reaching && !s->reached && now < s->until_ns) return true;
         cdp__join_reach_end(m);
         return false;
+#ifndef CDP_NO_FRAMES
+    case CDP__WAITS_LINKS: return now < s->until_ns && cdp__mesh_links_wait(m);
+#endif
     case CDP__WAITS_TIME: return now < s->until_ns;
     default: return false;
     }

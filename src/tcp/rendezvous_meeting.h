@@ -490,7 +490,7 @@ CDP__PRIVATE cdp_status cdp__join_go_on(cdp__mesh *m) {
         s->waits = CDP__WAITS_NOT;
         if (func(m) != CDP_OK) cdp__join_fail(m, cdp_last_error());
     }
-    if (s->status == CDP_OK) cdp__tcp_store_withdraw_last_will(m->watch);
+    if (s->status == CDP_OK && !cdp__mesh_alone(m)) cdp__tcp_store_withdraw_last_will(m->watch);
     return s->status;
 }
 

@@ -62,6 +62,13 @@ CDP__PRIVATE int32_t cdp__mesh_bind(cdp__mesh *m, cdp_addr *at) {
     return fd;
 }
 
+/* An address of this host at which others may reach this rank: that from which it reaches the
+   store. */
+CDP__PRIVATE bool cdp__mesh_local_addr(const cdp__mesh *m, cdp_addr *out) {
+    if (cdp__mesh_alone(m)) return cdp__mesh_home(m, out);
+    return cdp__tcp_store_local_addr(m->store, out);
+}
+
 /* Opens this rank's listener. Rank 0 shares the port of the store. Other ranks listen at the
    address from which they reach rank 0 if the job is on one machine or no other address is known,
    else at all addresses: each peer finds out which of them it can reach. */
@@ -74,7 +81,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mesh_listen(cdp__mesh *m) {
         cdp__store_server_share(m->server, cdp__mesh_incoming, m);
         return CDP_OK;
     }
-    if (!cdp__tcp_store_local_addr(m->store, &at)) {
+    if (!cdp__mesh_local_addr(m, &at)) {
         cdp__error(&why, CDP_ERR_STORE, -1, "the connection to the store broke at once");
         return cdp__join_store_failed(m, &why);
     }
@@ -333,8 +340,7 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__mesh_own_addrs(cdp__mesh *m, cdp_addr out[C
             }
         return n;
     }
-    if (!all || cdp__tcp_store_local_addr(m->store, &out[0]))
-        n = !all || !cdp__addr_loopback(&out[0]);
+    if (!all || cdp__mesh_local_addr(m, &out[0])) n = !all || !cdp__addr_loopback(&out[0]);
     for (i = 0; all && i < m->mine_count && n < CDP__ADDRS; ++i) {
         if ((n && memcmp(m->mine[i].ip, out[0].ip, 16) == 0) || cdp__addr_loopback(&m->mine[i]))
             continue;
@@ -378,8 +384,8 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
     return (*hosts)++;
 }
 
-/* Publishes this rank's host id and addresses. */
-CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
+/* Makes a record of this rank's host id and addresses, s->values[0]. */
+CDP__PRIVATE cdp_status cdp__mesh_own_record(cdp__mesh *m) {
     cdp__join *s = m->join;
     char *text = (char *)s->own;
     cdp_addr own[CDP__ADDRS];
@@ -394,7 +400,6 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
             "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
             "or none for all",
             m->desc.interfaces);
-    cdp__mesh_key(m, s->key_text, "addr", m->desc.group.rank);
     cdp__put_u64((uint8_t *)text,
         cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
     if (m->os->shared.process_place) m->place = m->os->shared.process_place(m->os->user, &number);
@@ -402,6 +407,15 @@ CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
     cdp__put_u32((uint8_t *)text + 16, number);
     cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof s->own - CDP__PLACE_BYTES);
     cdp__join_value(s, 0, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
+    return CDP_OK;
+}
+
+/* Publishes them. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
+    cdp__join *s = m->join;
+    const cdp_status st = cdp__mesh_own_record(m);
+    if (st != CDP_OK) return st;
+    cdp__mesh_key(m, s->key_text, "addr", m->desc.group.rank);
     cdp__join_ask(m, m->store, CDP_STORE_SET, 0, cdp__join_set);
     return CDP_OK;
 }

@@ -1211,6 +1211,7 @@ typedef struct actor {
     uint16_t port;
     const step *steps;
     uint32_t count;
+    bool ours; /* it says that it is a server of this library */
     void *thread;
 } actor;
 
@@ -1225,7 +1226,7 @@ static void actor_main(void *arg) {
     T(memcmp(hello + 10, "\x05\x01\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0cdp/server", 27) == 0);
     memcpy(nonce, hello + 6, 4);
     T(raw_write(fd, nonce, 4));
-    T(raw_send(fd, "01"));
+    T(raw_send(fd, a->ours ? "00" : "01"));
     for (i = 0; i < a->count; ++i) {
         if (!T(raw_expect(fd, a->steps[i].send))) break;
         T(raw_send(fd, a->steps[i].answer));
@@ -1247,7 +1248,7 @@ static cdp_store *actor_open(actor *a, const step *steps, uint32_t count) {
     d.will_key = "will";
     d.will_value = bytes_of("never to be sent");
     OK(cdp_tcp_store_create(&d, &c));
-    T(c && !((cdp__client *)c->self)->is_cdp);
+    T(c && ((cdp__client *)c->self)->is_cdp == a->ours);
     return c;
 }
 
@@ -1260,6 +1261,26 @@ static void actor_close(actor *a, cdp_store *c) {
 #define WAIT_K "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
 #define CHECK_K "05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
 #define GET_K "03 02 00 00 00 00 00 00 00 '/k'"
+
+/* The server answers nothing before all of it is there: the next request does not wait for the answer
+   to the CHECK of a wait that was called off. */
+TEST(a_wait_that_was_called_off_delays_no_request) {
+    static const step steps[] = {
+        {"c0 05 00 00 00 00 00 00 00 '/will' 10 00 00 00 00 00 00 00 'never to be sent'", ""},
+        {CHECK_K " " WAIT_K " 0c " CHECK_K, "01 01 00"},
+        {"c0 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 0d 'bye!'", "'bye!'"}};
+    static const char *const k[] = {"k"};
+    actor a = {.ours = true};
+    cdp_store *c = actor_open(&a, steps, sizeof steps / sizeof *steps);
+    cdp__store_call wait;
+    bool there = false;
+    OK(cdp__store_call_make(&wait, CDP_STORE_WAIT, "k", NULL, 0));
+    T(cdp__store_begin(c, &wait.rq) == CDP_PENDING);
+    c->cancel(c->self, &wait.rq);
+    OK(cdp_store_check(c, k, 1, &there));
+    T(there);
+    actor_close(&a, c);
+}
 
 TEST(client_bytes) {
     static const step steps[] = {
@@ -1310,7 +1331,7 @@ TEST(client_bytes) {
     static const char *const keys[] = {"k", "zz"};
     const cdp_bytes set[] = {{"1", 1}, {"22", 2}};
     cdp_bytes values[2], *list;
-    actor a;
+    actor a = {.ours = false};
     cdp_store *c = actor_open(&a, steps, sizeof steps / sizeof *steps);
     uint64_t count;
     int64_t n;
@@ -1366,7 +1387,7 @@ TEST(client_bad_answers) {
     static const step cut[] = {{CHECK_K, "00"}, {GET_K, "05 00 00 00 00 00 00 00 'ab'"}};
     static const char *const keys[] = {"k"};
     void *value;
-    actor a;
+    actor a = {.ours = false};
     cdp_store *c;
     uint32_t i;
     for (i = 0; i < 4; ++i) {
@@ -1444,6 +1465,7 @@ int main(int argc, char **argv) {
         CASE(threads_keep_their_deadlines, 10),
         CASE(a_leaving_server_hides_no_key, 20),
         CASE(inherited_listener, 20),
+        CASE(a_wait_that_was_called_off_delays_no_request, 20),
         CASE(client_bytes, 10),
         CASE(client_bad_answers, 20),
     };
