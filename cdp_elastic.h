@@ -5081,13 +5081,19 @@ CDP__PRIVATE cdp_status cdp__elastic_gather(cdp_elastic *e, const cdp__elastic_d
 /* Links to all ranks are opened together in jobs of at most this many ranks. */
 #define CDP__ELASTIC_MESH 16u
 
-/* True if members find each other in the store of the job: see cdp__elastic_meet_at_once(). */
+/* From this round trip on, members meet without a store of rank 0. That takes 20 round trips less;
+   but after the loss of a rank the others wait CDP__FAILURE_SETTLE_MS for reports of an earlier
+   cause, because no store says which record was the first. */
+#define CDP__ELASTIC_FAR_MS 20u
+
+/* True if members find each other in the store of the job: see cdp__elastic_meet_at_once(). The
+   same on all of them. */
 CDP__PRIVATE bool cdp__elastic_meets_at_once(const cdp__elastic_decision *d) {
 #ifdef CDP_NO_FRAMES
     (void)d; /* no start can wait for the others */
     return false;
 #else
-    return d->size <= CDP__ELASTIC_MESH;
+    return d->size <= CDP__ELASTIC_MESH && cdp__elastic_round_trip_ms(d) >= CDP__ELASTIC_FAR_MS;
 #endif
 }
 
@@ -5193,7 +5199,7 @@ CDP__PRIVATE cdp_status cdp__elastic_meet_at_once(cdp_elastic *e, const cdp__ela
     return st == CDP_OK ? cdp__elastic_gather(e, d, rank, own, *starting) : st;
 }
 
-/* Large jobs meet in a store of rank 0. It publishes where it listens before it waits for the
+/* Large jobs, and those that are near, meet in a store of rank 0. It publishes where it listens before it waits for the
    others, who read that as soon as all are here: the time to connect begins then. */
 CDP__PRIVATE cdp_status cdp__elastic_meet_in_store(cdp_elastic *e, const cdp__elastic_decision *d,
     uint32_t rank, const cdp_tcp_desc *t, cdp_starting **starting) {
