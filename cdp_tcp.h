@@ -4881,8 +4881,9 @@ CDP__PRIVATE uint32_t cdp__mesh_host_before(const cdp__mesh *m, uint32_t r, uint
     return (*hosts)++;
 }
 
-/* Makes a record of this rank's host id and addresses, s->values[0]. */
-CDP__PRIVATE cdp_status cdp__mesh_own_record(cdp__mesh *m) {
+/* Makes a record of this rank's host id and addresses, s->values[0], and publishes it, if it asks a
+   store. */
+CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
     cdp__join *s = m->join;
     char *text = (char *)s->own;
     cdp_addr own[CDP__ADDRS];
@@ -4897,6 +4898,7 @@ CDP__PRIVATE cdp_status cdp__mesh_own_record(cdp__mesh *m) {
             "cdp_init: interfaces '%s': this machine has no address on any of these; name others, "
             "or none for all",
             m->desc.interfaces);
+    cdp__mesh_key(m, s->key_text, "addr", m->desc.group.rank);
     cdp__put_u64((uint8_t *)text,
         cdp__mesh_shares(m) && m->os->shared.host_id ? m->os->shared.host_id(m->os->user) : 0);
     if (m->os->shared.process_place) m->place = m->os->shared.process_place(m->os->user, &number);
@@ -4904,15 +4906,7 @@ CDP__PRIVATE cdp_status cdp__mesh_own_record(cdp__mesh *m) {
     cdp__put_u32((uint8_t *)text + 16, number);
     cdp__addrs_text(own, count, text + CDP__PLACE_BYTES, sizeof s->own - CDP__PLACE_BYTES);
     cdp__join_value(s, 0, text, CDP__PLACE_BYTES + strlen(text + CDP__PLACE_BYTES));
-    return CDP_OK;
-}
-
-/* Publishes them. */
-CDP__PRIVATE cdp_status cdp__mesh_exchange(cdp__mesh *m) {
-    cdp__join *s = m->join;
-    const cdp_status st = cdp__mesh_own_record(m);
-    if (st != CDP_OK) return st;
-    cdp__mesh_key(m, s->key_text, "addr", m->desc.group.rank);
+    if (cdp__mesh_alone(m)) return CDP_OK;
     cdp__join_ask(m, m->store, CDP_STORE_SET, 0, cdp__join_set);
     return CDP_OK;
 }
@@ -5622,7 +5616,7 @@ CDP__PRIVATE cdp_status cdp__mesh_given(
         (void)cdp__addr_parse("127.0.0.1", &m->home);
     s->step = s->hold = CDP__JOIN_STEPS;
     if (st == CDP_OK) st = cdp__mesh_listen(m);
-    return st == CDP_OK ? cdp__mesh_own_record(m) : st;
+    return st == CDP_OK ? cdp__mesh_exchange(m) : st;
 }
 
 /* Takes copies of the records of all ranks, in the order of ranks. */

@@ -79,7 +79,7 @@ CDP__PRIVATE cdp_status cdp__mesh_given(
         (void)cdp__addr_parse("127.0.0.1", &m->home);
     s->step = s->hold = CDP__JOIN_STEPS;
     if (st == CDP_OK) st = cdp__mesh_listen(m);
-    return st == CDP_OK ? cdp__mesh_own_record(m) : st;
+    return st == CDP_OK ? cdp__mesh_exchange(m) : st;
 }
 
 /* Takes copies of the records of all ranks, in the order of ranks. */
