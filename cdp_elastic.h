@@ -2191,7 +2191,7 @@ CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, co
     return st;
 }
 
-/* The tickets in what "join/in" holds. Of those before number `from` it does not matter whether they
+/* The tickets in what "join/in" holds. Of those before number `from` it is all one whether they
    are gone; of the others that is not known yet. */
 CDP__PRIVATE cdp_status cdp__elastic_tickets_in(cdp_elastic *e, uint32_t from, const void *data,
     uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {
@@ -5199,7 +5199,7 @@ CDP__PRIVATE cdp_status cdp__elastic_meet_at_once(cdp_elastic *e, const cdp__ela
     return st == CDP_OK ? cdp__elastic_gather(e, d, rank, own, *starting) : st;
 }
 
-/* Large jobs, and those that are near, meet in a store of rank 0. It publishes where it listens before it waits for the
+/* Large jobs, and near ones, meet in a store of rank 0. It publishes before it waits for the
    others, who read that as soon as all are here: the time to connect begins then. */
 CDP__PRIVATE cdp_status cdp__elastic_meet_in_store(cdp_elastic *e, const cdp__elastic_decision *d,
     uint32_t rank, const cdp_tcp_desc *t, cdp_starting **starting) {
@@ -5538,8 +5538,8 @@ enum {
     CDP__ELASTIC_TICKETS,                      /* before the first epoch */
     CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
     CDP__ELASTIC_KNOWN, /* before it, of each ticket that is known: whether its process is gone */
-    CDP__ELASTIC_ENTERS = CDP__ELASTIC_TOGETHER,
-    CDP__ELASTIC_MOST_KNOWN = CDP__ELASTIC_ENTERS - CDP__ELASTIC_KNOWN
+    CDP__ELASTIC_MOST_KNOWN = 12, /* so all fit into one batch of requests */
+    CDP__ELASTIC_ENTERS = CDP__ELASTIC_KNOWN + CDP__ELASTIC_MOST_KNOWN
 };
 
 /* What such a process has seen. */

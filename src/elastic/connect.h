@@ -270,7 +270,7 @@ CDP__PRIVATE cdp_status cdp__elastic_meet_at_once(cdp_elastic *e, const cdp__ela
     return st == CDP_OK ? cdp__elastic_gather(e, d, rank, own, *starting) : st;
 }
 
-/* Large jobs, and those that are near, meet in a store of rank 0. It publishes where it listens before it waits for the
+/* Large jobs, and near ones, meet in a store of rank 0. It publishes before it waits for the
    others, who read that as soon as all are here: the time to connect begins then. */
 CDP__PRIVATE cdp_status cdp__elastic_meet_in_store(cdp_elastic *e, const cdp__elastic_decision *d,
     uint32_t rank, const cdp_tcp_desc *t, cdp_starting **starting) {

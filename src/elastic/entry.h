@@ -181,8 +181,8 @@ enum {
     CDP__ELASTIC_TICKETS,                      /* before the first epoch */
     CDP__ELASTIC_QUERY = CDP__ELASTIC_TICKETS, /* after it: the question whether a member lives */
     CDP__ELASTIC_KNOWN, /* before it, of each ticket that is known: whether its process is gone */
-    CDP__ELASTIC_ENTERS = CDP__ELASTIC_TOGETHER,
-    CDP__ELASTIC_MOST_KNOWN = CDP__ELASTIC_ENTERS - CDP__ELASTIC_KNOWN
+    CDP__ELASTIC_MOST_KNOWN = 12, /* so all fit into one batch of requests */
+    CDP__ELASTIC_ENTERS = CDP__ELASTIC_KNOWN + CDP__ELASTIC_MOST_KNOWN
 };
 
 /* What such a process has seen. */

@@ -398,7 +398,7 @@ CDP__PRIVATE cdp_status cdp__elastic_have_ended(cdp_elastic *e, cdp_store *s, co
     return st;
 }
 
-/* The tickets in what "join/in" holds. Of those before number `from` it does not matter whether they
+/* The tickets in what "join/in" holds. Of those before number `from` it is all one whether they
    are gone; of the others that is not known yet. */
 CDP__PRIVATE cdp_status cdp__elastic_tickets_in(cdp_elastic *e, uint32_t from, const void *data,
     uint64_t bytes, cdp__elastic_ticket **list, uint32_t *count) {

@@ -984,7 +984,7 @@ static void be_thin(void) {
 }
 
 /* F_FAR: round trips one after the other, from the start to the first step, but for
-   settle_ms (twice) and the time in which processes come. Half of the jobs have a key, and the ranks
+   settle_ms (twice) and the time in which processes come. Half of the jobs have a key, the ranks
    prove to each other that they know it; the store has none. */
 enum {
     FAR_TRIPS = 17,

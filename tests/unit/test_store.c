@@ -1262,7 +1262,7 @@ static void actor_close(actor *a, cdp_store *c) {
 #define CHECK_K "05 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 '/k'"
 #define GET_K "03 02 00 00 00 00 00 00 00 '/k'"
 
-/* The server answers nothing before all of it is there: the next request does not wait for the answer
+/* The server answers nothing before all of it is there: the next request waits for no answer
    to the CHECK of a wait that was called off. */
 TEST(a_wait_that_was_called_off_delays_no_request) {
     static const step steps[] = {
