@@ -1481,13 +1481,14 @@ CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
 }
 
 CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
-    int32_t told[2];
+    int32_t told[2], err;
     uint16_t port = 0;
     uint32_t i;
     cdp_status st = cdp__agent_port(a, &port);
     if (st == CDP_OK) st = cdp__agent_folders(a);
     if (st != CDP_OK) return st;
-    if (cdp__process_pipe(told) != 0) return cdp__agent_io("cannot make a pipe", "", errno);
+    err = -cdp__process_pipe(told);
+    if (err) return cdp__agent_io("cannot make a pipe", "", err);
     a->first = -1;
     a->sent = 0;
     a->phase = CDP__AGENT_RUN;

@@ -235,6 +235,10 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (!join_world(&world, &alone)) return 1;
+    if (alone) {
+        fprintf(stderr, "slow_network: it compares ranks: cdprun -n 2 ./slow_network\n");
+        return 2;
+    }
     bool ok = corpus_gather(&text, &words[3], words[3] ? 1 : 0, argv[0], 32, &why);
     if (!ok) complain(&why);
     ok = ok && compare(world, words, steps, period, &text);

@@ -473,6 +473,8 @@ static void be_deaf(const member *m) {
 
 /* All who get an answer get the same one. */
 static void agree(member *m, const cdp_elastic_now *now) {
+    /* the store may answer nothing for a while */
+    const bool silent = x.kind == F_MUTE || x.kind == F_PART || x.kind == F_ONE_WAY;
     const bool yes = !sim_chance(&m->random, 200);
     epoch_seen *e = &x.e[now->epoch];
     const uint32_t n = m->agreed++;
@@ -491,7 +493,7 @@ static void agree(member *m, const cdp_elastic_now *now) {
             wrong(m, "it agrees in an epoch that it has left");
         return;
     }
-    within(m, "cdp_elastic_agree", began, 2 * OPERATION_MS + (x.kind == F_MUTE ? JOIN_MS : 1000));
+    within(m, "cdp_elastic_agree", began, 2 * OPERATION_MS + (silent ? JOIN_MS : 1000));
     if (e->answer[n] && e->answer[n] != (all ? 2 : 1))
         wrong(m, "two members got two answers of cdp_elastic_agree()");
     e->answer[n] = all ? 2 : 1;

@@ -13,7 +13,7 @@
 static struct { int64_t calls, held, fail_at; /* fail_at 0: never */ } counted;
 
 /* The same for requests of this thread, counted down: 1 refuses the next one, 0 none. */
-static __thread int64_t own_fail_at;
+static CDP__THREAD_LOCAL int64_t own_fail_at;
 
 static bool counted_refuses(void) {
     const int64_t call = __atomic_add_fetch(&counted.calls, 1, __ATOMIC_SEQ_CST);
