@@ -101,6 +101,7 @@ typedef struct cdp__elastic_trial {
     uint8_t answer[2];             /* JUDGES: of this rank; the least of all ranks */
     bool slow;                     /* PROBES: the last one was too slow, and is repeated */
     bool uneven;                   /* a newcomer: some rank moves its bytes in its calls alone */
+    uint32_t trip_ms;              /* the longest round trip to the store of all its ranks */
     uint64_t probe, probe_ns;      /* PROBES: bytes to each newcomer, and when that began */
     uint8_t *data;                 /* MEETS, PROBES: counts, what it sends, what it gets */
     bool leaving;                  /* this process leaves the group */

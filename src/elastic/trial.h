@@ -101,6 +101,7 @@ CDP__PRIVATE uint32_t cdp__elastic_waiting(
 #define CDP__ELASTIC_PROBE_BYTES (16u << 10) /* of the first one; smaller states come at once */
 #define CDP__ELASTIC_MOST_PROBE (4u << 20)
 #define CDP__ELASTIC_PROBE_MS 250u       /* one that takes so long says how fast a link is */
+#define CDP__ELASTIC_PROBE_TRIPS 8u      /* and what these take says nothing about it */
 #define CDP__ELASTIC_TRIAL_PAUSE_MS 500u /* between trials; doubles with each that fails */
 
 /* Ranks other than 0 poll for a trial less often in large jobs, for the sake of the store. */
@@ -133,6 +134,7 @@ CDP__PRIVATE void cdp__elastic_trial_desc(
     t->init_timeout_ms = cdp__elastic_trial_ms(e, d);
     t->group.timeout_ms = t->init_timeout_ms;
     tr->number = d->epoch;
+    tr->trip_ms = cdp__elastic_round_trip_ms(d);
     for (r = tr->newcomers = 0; r < d->size; ++r)
         tr->newcomers += d->members[r].old_rank == CDP__ELASTIC_NEW;
 }
@@ -231,8 +233,10 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_exchange(cdp_elastic *e) {
    While a newcomer receives the state, the members wait. If its link is so slow that the state does
    not arrive within the deadline of operations, they would lose whole epochs: so they send it some
    of as many bytes before, twice as much each time, until that took long enough to judge. What
-   seems too slow is looked at twice: a machine may be busy for a moment. Members without threads
-   send in their calls alone, which says nothing about the link. */
+   seems too slow is looked at twice: a machine may be busy for a moment. Where the store is far
+   away, a probe takes round trips, and members wait for answers of the store before they send it:
+   that time does not count. Members without threads send in their calls alone, which says nothing
+   about the link. */
 
 /* Bytes of state that may be on their way to a newcomer at the same time: each must arrive within
    timeout_ms. */
@@ -265,8 +269,8 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_judge(cdp_elastic *e, uint8_t *answer
     cdp__elastic_trial *const tr = &e->trial;
     const uint64_t bytes = cdp__elastic_in_flight(e);
     const uint64_t took_us = (cdp__elastic_now_ns(e) - tr->probe_ns) / 1000;
-    const uint64_t trip_us = e->round_trip_ns / 1000;
-    const uint64_t us = took_us > trip_us ? took_us - trip_us : 0;
+    const uint64_t trips_us = CDP__ELASTIC_PROBE_TRIPS * tr->trip_ms * 1000ull;
+    const uint64_t us = took_us > trips_us ? took_us - trips_us : 0;
     const uint64_t ms = us * (bytes / (tr->probe >> 10) + 1) / 1024 / 1000;
     const bool enough = us >= CDP__ELASTIC_PROBE_MS * 1000ull || tr->probe >= bytes
         || tr->probe >= CDP__ELASTIC_MOST_PROBE;

@@ -124,6 +124,39 @@ static uint64_t clock_now(void *user) {
     return clock_ns;
 }
 
+/* What a newcomer says of a probe of so many bytes that took so long: 64 MiB of state are to
+   come. */
+static cdp_status judge_probe(uint32_t trip_ms, uint64_t probe, uint64_t took_ms, uint8_t *answer) {
+    static const cdp_entry weights = {"weights", NULL, 16u << 20, CDP_DTYPE_F32};
+    cdp_os os = *cdp_os_default();
+    cdp_elastic e;
+    memset(&e, 0, sizeof e);
+    os.now_ns = clock_now;
+    e.os = &os;
+    e.desc.entries = &weights;
+    e.desc.entry_count = 1;
+    e.tcp.group.timeout_ms = 60000;
+    e.round_trip_ns = trip_ms * CDP__MS;
+    e.trial.trip_ms = trip_ms;
+    e.trial.slow = true;
+    e.trial.probe = probe;
+    e.trial.probe_ns = 1000 * CDP__MS;
+    clock_ns = (1000 + took_ms) * CDP__MS;
+    return cdp__elastic_trial_judge(&e, answer);
+}
+
+/* Members ask the store in between, and the exchange itself takes round trips. */
+TEST(probes_over_long_round_trips_say_nothing_about_the_link) {
+    uint8_t answer = CDP__ELASTIC_AGAIN;
+    T_EQ(CDP_OK, judge_probe(300, 16u << 10, 1350, &answer));
+    T_EQ(CDP__ELASTIC_MORE, answer);
+    T_EQ(CDP_OK, judge_probe(300, 4u << 20, 1800, &answer));
+    T_EQ(CDP__ELASTIC_ENOUGH, answer);
+    REFUSED(CDP_ERR_TIMEOUT, "the state would take", judge_probe(300, 4u << 20, 9000, &answer));
+    REFUSED(
+        CDP_ERR_TIMEOUT, "16384 bytes took 1350 ms", judge_probe(0, 16u << 10, 1350, &answer));
+}
+
 /* Looks of a newcomer, 100 ms apart, until it gives up: returns after how many. Another question
    stands in the store after each `every`. */
 static uint32_t looks_until_silence(uint32_t every) {
@@ -543,6 +576,8 @@ int main(int argc, char **argv) {
         {"members_of_large_jobs_look_less_often_who_is_there",
             members_of_large_jobs_look_less_often_who_is_there, 10},
         {"who_looks_for_newcomers_sees_trials_too", who_looks_for_newcomers_sees_trials_too, 10},
+        {"probes_over_long_round_trips_say_nothing_about_the_link",
+            probes_over_long_round_trips_say_nothing_about_the_link, 5},
         {"jobs_with_long_names_meet_at_places_of_their_own",
             jobs_with_long_names_meet_at_places_of_their_own, 5},
         {"questions_of_other_newcomers_are_told_apart", questions_of_other_newcomers_are_told_apart,
