@@ -426,6 +426,50 @@ TEST(who_fails_may_leave_at_once) {
     pthread_barrier_destroy(&all);
 }
 
+/* A sum, and as many further operations of one value: each stage has a group of its own. */
+static cdp_status long_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    float *const one = (float *)self;
+    if (stage == 3) return CDP_OK;
+    op->kind = CDP_COLL_ALLREDUCE;
+    op->out = stage ? (void *)one : b->data;
+    op->count = stage ? 1 : b->count;
+    op->dtype = b->dtype;
+    return CDP_PENDING;
+}
+
+static cdp_status sets_long_hook(cdp_group *g, void *arg) {
+    static float one[RANKS_MAX];
+    rig *const all = (rig *)arg;
+    cdp_hook h;
+    memset(&h, 0, sizeof h);
+    h.self = &one[cdp_rank(g)];
+    h.stage = long_stage;
+    h.operations = 3;
+    return cdp_ddp_set_hook(all[cdp_rank(g)].ddp, &h);
+}
+
+/* The same hook is set again until rank 1 has memory, and then works on all ranks. */
+static void hook_lacks_memory(cdp_group *g, void *arg) {
+    rig *const r = (rig *)arg + cdp_rank(g);
+    cdp_status st;
+    rig_desc(r, g, CDP_DTYPE_F32);
+    if (!rig_open(r)) return;
+    T(own_memory_is_told(g, sets_long_hook, arg) > 2);
+    st = cdp_ddp_backward_begin(r->ddp);
+    for (uint32_t i = N; i-- > 0 && st == CDP_OK;)
+        st = cdp_ddp_ready(r->ddp, i);
+    if (st == CDP_OK) st = cdp_ddp_backward_end(r->ddp);
+    T_EQ(CDP_OK, st);
+    cdp_ddp_destroy(r->ddp);
+}
+
+TEST(a_hook_for_which_one_rank_lacks_memory_is_refused_on_all) {
+    static rig all[3];
+    const cdp_group_desc like = {.timeout_ms = 3000, .os = counted_os()};
+    run_ranks(3, &like, 0, hook_lacks_memory, all);
+    T_EQ(0, counted.held);
+}
+
 /* ---- memory ---- */
 
 static int64_t held_bytes;
@@ -1080,6 +1124,8 @@ int main(int argc, char **argv) {
         {"every_hook_passes_what_is_not_finite", every_hook_passes_what_is_not_finite, 60},
         {"hooks_that_misbehave_end_everywhere", hooks_that_misbehave_end_everywhere, 60},
         {"who_fails_may_leave_at_once", who_fails_may_leave_at_once, 20},
+        {"a_hook_for_which_one_rank_lacks_memory_is_refused_on_all",
+            a_hook_for_which_one_rank_lacks_memory_is_refused_on_all, 30},
         {"memory_of_hooks", memory_of_hooks, 120},
         {"rows_are_the_serial_mean", rows_are_the_serial_mean, 120},
         {"mistakes_with_rows", mistakes_with_rows, 20},
