@@ -2991,8 +2991,7 @@ typedef struct cdp_optimizer cdp_optimizer;
    Errors: INVALID (the text names the member of the desc, or the setting of `optim`), STATE (a pass
    is open), UNSUPPORTED (a parameter of f64 with `optim`; a hook is set; device memory;
    find_unused, static_graph or join without deferred; another optimizer that cuts buckets;
-   CDP_NO_GROUPS), NOMEM, the group's failure.
-   NOMEM of one rank is not sent to the others: end the job. */
+   CDP_NO_GROUPS), NOMEM (of any rank, on all of them), the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_create(
     const cdp_optimizer_desc *desc, cdp_optimizer **out);
 /* Local, between passes, before or after its ddp is destroyed; NULL is allowed. Gradients are
@@ -27406,11 +27405,12 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
     if (st == CDP_OK) st = cdp__optimizer_check(desc);
     if (st != CDP_OK) return st;
     o = (cdp_optimizer *)cdp__alloc_zero(desc->ddp->os, sizeof *o);
-    if (!o) return cdp__fail_nomem("an optimizer", sizeof *o);
+    if (!o) st = cdp__fail_nomem("an optimizer", sizeof *o);
+    if (!o) return cdp__vote(desc->ddp->group, st, "cdp_optimizer_create");
     o->desc = *desc;
     o->ddp = desc->ddp;
     o->os = desc->ddp->os;
-    st = cdp__optimizer_alloc(o);
+    st = cdp__vote(o->ddp->group, cdp__optimizer_alloc(o), "cdp_optimizer_create");
     if (st == CDP_OK) st = cdp__optimizer_attach(o);
     if (st == CDP_OK)
         *out = o;

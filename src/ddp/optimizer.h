@@ -24,6 +24,7 @@
 #include "../dtype/numbers.h"
 #include "../group/state.h"
 #include "../group/collective_calls.h"
+#include "../group/vote.h"
 #include "../train/optimizers.h"
 #include "state.h"
 #include "launch.h"
@@ -408,11 +409,12 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
     if (st == CDP_OK) st = cdp__optimizer_check(desc);
     if (st != CDP_OK) return st;
     o = (cdp_optimizer *)cdp__alloc_zero(desc->ddp->os, sizeof *o);
-    if (!o) return cdp__fail_nomem("an optimizer", sizeof *o);
+    if (!o) st = cdp__fail_nomem("an optimizer", sizeof *o);
+    if (!o) return cdp__vote(desc->ddp->group, st, "cdp_optimizer_create");
     o->desc = *desc;
     o->ddp = desc->ddp;
     o->os = desc->ddp->os;
-    st = cdp__optimizer_alloc(o);
+    st = cdp__vote(o->ddp->group, cdp__optimizer_alloc(o), "cdp_optimizer_create");
     if (st == CDP_OK) st = cdp__optimizer_attach(o);
     if (st == CDP_OK)
         *out = o;

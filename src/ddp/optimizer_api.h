@@ -68,8 +68,7 @@ typedef struct cdp_optimizer cdp_optimizer;
    Errors: INVALID (the text names the member of the desc, or the setting of `optim`), STATE (a pass
    is open), UNSUPPORTED (a parameter of f64 with `optim`; a hook is set; device memory;
    find_unused, static_graph or join without deferred; another optimizer that cuts buckets;
-   CDP_NO_GROUPS), NOMEM, the group's failure.
-   NOMEM of one rank is not sent to the others: end the job. */
+   CDP_NO_GROUPS), NOMEM (of any rank, on all of them), the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_optimizer_create(
     const cdp_optimizer_desc *desc, cdp_optimizer **out);
 /* Local, between passes, before or after its ddp is destroyed; NULL is allowed. Gradients are

@@ -691,6 +691,33 @@ TEST(a_norm_takes_memory_of_the_groups_os) {
     free(m);
 }
 
+static cdp_status makes_optimizer(cdp_group *g, void *arg) {
+    cdp_optim sgd = {.kind = CDP_OPTIM_SGD, .lr = .1, .momentum = .5};
+    cdp_ddp *const ddp = ((cdp_ddp **)arg)[cdp_rank(g)];
+    const cdp_optimizer_desc d = {.ddp = ddp, .optim = &sgd};
+    cdp_optimizer *o;
+    const cdp_status st = cdp_optimizer_create(&d, &o);
+    cdp_optimizer_destroy(o);
+    return st;
+}
+
+static void optimizer_lacks_memory(cdp_group *g, void *arg) {
+    cdp_ddp **const ddp = (cdp_ddp **)arg + cdp_rank(g);
+    float w[64] = {0};
+    const cdp_param p = {.data = w, .count = 64};
+    const cdp_ddp_desc d = {.group = g, .params = &p, .param_count = 1};
+    if (!OK(cdp_ddp_create(&d, ddp))) return;
+    T(own_memory_is_told(g, makes_optimizer, arg) > 3);
+    cdp_ddp_destroy(*ddp);
+}
+
+TEST(an_optimizer_for_which_one_rank_lacks_memory_is_refused_on_all) {
+    static cdp_ddp *ddp[3];
+    const cdp_group_desc like = {.timeout_ms = 3000, .os = counted_os()};
+    run_ranks(3, &like, 0, optimizer_lacks_memory, ddp);
+    T_EQ(0, counted.held);
+}
+
 /* Where one cuts the buckets, no other finds a mean on every rank. */
 TEST(optimizers_of_one_ddp_do_not_mix) {
     cdp_group *g = group_of_one(NULL);
@@ -850,6 +877,8 @@ int main(int argc, char **argv) {
             state_is_saved_by_4_ranks_and_read_by_others, 60},
         {"a_step_that_lacks_state_changes_nothing", a_step_that_lacks_state_changes_nothing, 20},
         {"a_norm_takes_memory_of_the_groups_os", a_norm_takes_memory_of_the_groups_os, 20},
+        {"an_optimizer_for_which_one_rank_lacks_memory_is_refused_on_all",
+            an_optimizer_for_which_one_rank_lacks_memory_is_refused_on_all, 30},
         {"optimizers_of_one_ddp_do_not_mix", optimizers_of_one_ddp_do_not_mix, 20},
         {"an_optimizer_ends_after_its_group", an_optimizer_ends_after_its_group, 20},
         {"a_whole_optimizer_goes_on_in_a_larger_group", a_whole_optimizer_goes_on_in_a_larger_group,
