@@ -153,8 +153,7 @@ TEST(probes_over_long_round_trips_say_nothing_about_the_link) {
     T_EQ(CDP_OK, judge_probe(300, 4u << 20, 1800, &answer));
     T_EQ(CDP__ELASTIC_ENOUGH, answer);
     REFUSED(CDP_ERR_TIMEOUT, "the state would take", judge_probe(300, 4u << 20, 9000, &answer));
-    REFUSED(
-        CDP_ERR_TIMEOUT, "16384 bytes took 1350 ms", judge_probe(0, 16u << 10, 1350, &answer));
+    REFUSED(CDP_ERR_TIMEOUT, "16384 bytes took 1350 ms", judge_probe(0, 16u << 10, 1350, &answer));
 }
 
 /* Looks of a newcomer, 100 ms apart, until it gives up: returns after how many. Another question
