@@ -34,8 +34,8 @@ CDP__PRIVATE cdp_status cdp__ddp_make_groups(cdp_ddp *d, uint32_t first, uint32_
     uint32_t i;
     st = cdp__vote(d->group, st, "cdp_ddp_set_hook");
     for (i = first; st == CDP_OK && i < operations; ++i)
-        st = cdp__vote(
-            d->group, cdp__group_alike(d->group, all, &d->groups[i]), "cdp_ddp_set_hook");
+        st =
+            cdp__vote(d->group, cdp__group_alike(d->group, all, &d->groups[i]), "cdp_ddp_set_hook");
     cdp__free(d->os, all);
     if (st == CDP_OK) return st;
     const cdp_error why = *cdp_last_error();
