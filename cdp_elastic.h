@@ -5013,7 +5013,9 @@ CDP__PRIVATE cdp_status cdp__elastic_await_all(
         now = cdp__elastic_now_ns(e);
     } while (st == CDP_PENDING && now < until);
     e->store->cancel(e->store->self, rq);
-    return st == CDP_PENDING && rq->status == CDP_OK ? CDP_OK : st;
+    if (st == CDP_PENDING && rq->status == CDP_OK) return CDP_OK; /* all came just now */
+    if (rq->status == CDP_OK) cdp_store_request_free(e->store, rq);
+    return st;
 }
 
 /* All members are inside cdp_elastic_next(). */

@@ -183,6 +183,45 @@ static uint32_t looks_until_silence(uint32_t every) {
     return i;
 }
 
+static cdp_status late_start(void *self, cdp_store_request *rq) {
+    (void)self;
+    (void)rq;
+    return CDP_PENDING;
+}
+
+static cdp_status late_wait(void *self, cdp_store_request *rq, uint64_t deadline_ns) {
+    (void)self;
+    (void)rq;
+    (void)deadline_ns;
+    return CDP_PENDING;
+}
+
+/* All members are there just before nobody waits for them any more. */
+static void late_cancel(void *self, cdp_store_request *rq) {
+    const cdp_bytes one = {"1", 1};
+    const cdp_os *const os = (const cdp_os *)self;
+    T(cdp__store_request_make_results(os, rq) && cdp__store_request_put_result(os, rq, 0, one));
+    rq->status = CDP_OK;
+}
+
+TEST(addresses_that_come_when_an_epoch_has_ended_are_freed) {
+    static cdp__elastic_member m[1];
+    const cdp_bytes key = {"here", 4};
+    cdp_os os = *counted_os();
+    cdp_store store = {&os, &os, 1000, late_start, late_wait, late_cancel, NULL};
+    cdp_store_request rq = {.op = CDP_STORE_MULTI_GET, .keys = &key, .key_count = 1};
+    cdp_elastic e;
+    memset(&e, 0, sizeof e);
+    os.now_ns = clock_now;
+    clock_ns = 1000 * CDP__MS;
+    e.os = &os;
+    e.store = &store;
+    e.d.members = m;
+    e.d.size = e.d.epoch = 1;
+    T_EQ(CDP_ERR_ABORTED, cdp__elastic_await_all(&e, &e.d, &rq, clock_ns));
+    T_EQ(0, counted.held);
+}
+
 /* Where ranks meet has a short name, also for a job with a long one. */
 TEST(jobs_with_long_names_meet_at_places_of_their_own) {
     static const char *const jobs[] = {
@@ -577,6 +616,8 @@ int main(int argc, char **argv) {
         {"who_looks_for_newcomers_sees_trials_too", who_looks_for_newcomers_sees_trials_too, 10},
         {"probes_over_long_round_trips_say_nothing_about_the_link",
             probes_over_long_round_trips_say_nothing_about_the_link, 5},
+        {"addresses_that_come_when_an_epoch_has_ended_are_freed",
+            addresses_that_come_when_an_epoch_has_ended_are_freed, 5},
         {"jobs_with_long_names_meet_at_places_of_their_own",
             jobs_with_long_names_meet_at_places_of_their_own, 5},
         {"questions_of_other_newcomers_are_told_apart", questions_of_other_newcomers_are_told_apart,
