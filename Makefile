@@ -133,12 +133,13 @@ $(BUILD)/sources: tests/sources/sources.c
 	@mkdir -p $(@D)
 	$(CC) -O1 -g -D_GNU_SOURCE -Wall -Wextra -Wshadow $< -o $@
 
-# Tests see the headers joined from src/ as it is now: the same text that users copy, see headers-check. A header whose text
-# is the same stays as it is: the library is not compiled again because of its time.
+# Tests see the headers joined from src/ as it is now: the same text that users copy, see headers-check. Where no text has
+# changed all stay as they are: the library is not compiled again because of their time. Where one has, cdp.h is new: only
+# that one is known below.
 JOINED := $(BUILD)/joined
 $(JOINED)/cdp.h: $(BUILD)/join $(wildcard src/*.h src/*/*.h)
 	@mkdir -p $(@D).new $(@D)
-	@$(BUILD)/join src $(@D).new && for h in $(@D).new/*.h; do cmp -s $$h $(@D)/$${h##*/} || mv $$h $(@D); done
+	@$(BUILD)/join src $(@D).new && for h in $(@D).new/*.h; do cmp -s $$h $(@D)/$${h##*/} || { mv $$h $(@D) && touch $@; }; done
 
 # The library is compiled once for each folder below (tests/library.c); tests link it and compile only what is theirs
 # (tests/linked.h). Those that tests/linked.sh names compile more themselves, everything or a header (tests/own.h): the linker
