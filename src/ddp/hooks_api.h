@@ -55,9 +55,9 @@ typedef struct cdp_hook {
    none. The same call on all ranks, between steps. Local, unless the hook has more operations than
    any before: then it is collective, and makes groups of all ranks (see cdp_group_new); if one rank
    has no memory, it fails on all. *hook is copied, and destroyed with the ddp or when another one
-   is set; also if this call fails. With join_effective, buckets start only when the number of ranks with data is
-   known. Errors: INVALID (NULL ddp, no stage function, more than 8 operations), STATE (a backward
-   pass is open), UNSUPPORTED (a hook for the other kind of memory), NOMEM, or those of
+   is set; also if this call fails. With join_effective, buckets start only when the number of ranks
+   with data is known. Errors: INVALID (NULL ddp, no stage function, more than 8 operations), STATE
+   (a backward pass is open), UNSUPPORTED (a hook for the other kind of memory), NOMEM, or those of
    cdp_group_new. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *ddp, const cdp_hook *hook);
 /* The ddp's copy of its hook, for save, load and error_norm; NULL: it has none. */
