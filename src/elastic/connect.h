@@ -374,17 +374,17 @@ CDP__PRIVATE cdp_status cdp__elastic_rehearse(cdp_elastic *e) {
     alone.world_size = 1;
     for (i = 0; st == CDP_OK && i < CDP__ELASTIC_REHEARSALS && (!i || ms > most_ms); ++i) {
         cdp_group *const before = e->middle;
-        e->middle = NULL;
         st = cdp_group_create(&alone, &e->middle);
+        if (st != CDP_OK) e->middle = before; /* connected() was called with that one */
+        if (st != CDP_OK) return st;
         begun = cdp__elastic_now_ns(e);
         memset(&now, 0, sizeof now);
         now.group = e->middle;
         now.size = 1;
         now.old_rank = CDP__ELASTIC_NEW;
         now.cause = "this process was tried, and will be taken in";
-        if (st == CDP_OK)
-            st = cdp__elastic_returned(
-                e, e->middle, "connected", e->desc.connected(e->desc.user, &now));
+        st =
+            cdp__elastic_returned(e, e->middle, "connected", e->desc.connected(e->desc.user, &now));
         ms = (cdp__elastic_now_ns(e) - begun) / CDP__MS;
         cdp_group_destroy(before);
     }

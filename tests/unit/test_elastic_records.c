@@ -183,6 +183,34 @@ static uint32_t looks_until_silence(uint32_t every) {
     return i;
 }
 
+/* Takes longer than members wait; then there is no more memory. */
+static cdp_status connects_for_long(void *user, const cdp_elastic_now *now) {
+    *(cdp_group **)user = now->group;
+    clock_ns += 2000 * CDP__MS;
+    own_fail_at = 1;
+    return CDP_OK;
+}
+
+TEST(the_group_of_a_rehearsal_lives_until_a_later_one_was_shown) {
+    cdp_os os = *counted_os();
+    cdp_group *shown = NULL;
+    cdp_elastic e;
+    memset(&e, 0, sizeof e);
+    os.now_ns = clock_now;
+    e.os = &os;
+    e.tcp.group.os = &os;
+    e.tcp.group.no_thread = true;
+    e.tcp.group.timeout_ms = 1000;
+    e.desc.connected = connects_for_long;
+    e.desc.user = &shown;
+    T_EQ(CDP_ERR_NOMEM, cdp__elastic_rehearse(&e));
+    own_fail_at = 0;
+    T(shown == e.middle);
+    T_EQ(CDP_OK, cdp_group_status(shown));
+    cdp_group_destroy(e.middle);
+    T_EQ(0, counted.held);
+}
+
 static cdp_status late_start(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq;
@@ -618,6 +646,8 @@ int main(int argc, char **argv) {
             probes_over_long_round_trips_say_nothing_about_the_link, 5},
         {"addresses_that_come_when_an_epoch_has_ended_are_freed",
             addresses_that_come_when_an_epoch_has_ended_are_freed, 5},
+        {"the_group_of_a_rehearsal_lives_until_a_later_one_was_shown",
+            the_group_of_a_rehearsal_lives_until_a_later_one_was_shown, 5},
         {"jobs_with_long_names_meet_at_places_of_their_own",
             jobs_with_long_names_meet_at_places_of_their_own, 5},
         {"questions_of_other_newcomers_are_told_apart", questions_of_other_newcomers_are_told_apart,
