@@ -6409,7 +6409,7 @@ CDP__PRIVATE cdp_status cdp__elastic_step(cdp_elastic *e, cdp_elastic_now *now) 
         if (cdp__elastic_may_leave(e)) return cdp__elastic_leave_job(e);
         if (e->place.phase == CDP__ELASTIC_WAITING) {
             cdp__elastic_unlock(e);
-            if (e->stage == CDP__ELASTIC_TRIED && e->desc.connected && !e->middle
+            if (e->stage == CDP__ELASTIC_TRIED && e->desc.connected
                 && !CDP__ELASTIC_PLANT(NO_REHEARSAL))
                 st = cdp__elastic_rehearse(e);
             if (st == CDP_OK) st = cdp__elastic_enter(e);

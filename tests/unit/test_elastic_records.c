@@ -211,6 +211,33 @@ TEST(the_group_of_a_rehearsal_lives_until_a_later_one_was_shown) {
     T_EQ(0, counted.held);
 }
 
+static cdp_status never_connects(void *user, const cdp_elastic_now *now) {
+    (void)now;
+    ++*(uint32_t *)user;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "no library");
+}
+
+/* Else it would be taken in, and fail in an epoch of the others. */
+TEST(a_rehearsal_that_failed_is_repeated) {
+    uint32_t calls = 0;
+    cdp_elastic_now now;
+    cdp_elastic e;
+    memset(&e, 0, sizeof e);
+    e.os = counted_os();
+    e.tcp.group.os = e.os;
+    e.tcp.group.no_thread = true;
+    e.tcp.group.timeout_ms = e.desc.join_ms = 60000;
+    e.desc.connected = never_connects;
+    e.desc.user = &calls;
+    e.place.phase = CDP__ELASTIC_WAITING;
+    e.stage = CDP__ELASTIC_TRIED;
+    REFUSED(CDP_ERR_INVALID, "no library", cdp__elastic_step(&e, &now));
+    REFUSED(CDP_ERR_INVALID, "no library", cdp__elastic_step(&e, &now));
+    T_EQ(2, calls);
+    cdp_group_destroy(e.middle);
+    T_EQ(0, counted.held);
+}
+
 static cdp_status late_start(void *self, cdp_store_request *rq) {
     (void)self;
     (void)rq;
@@ -648,6 +675,7 @@ int main(int argc, char **argv) {
             addresses_that_come_when_an_epoch_has_ended_are_freed, 5},
         {"the_group_of_a_rehearsal_lives_until_a_later_one_was_shown",
             the_group_of_a_rehearsal_lives_until_a_later_one_was_shown, 5},
+        {"a_rehearsal_that_failed_is_repeated", a_rehearsal_that_failed_is_repeated, 5},
         {"jobs_with_long_names_meet_at_places_of_their_own",
             jobs_with_long_names_meet_at_places_of_their_own, 5},
         {"questions_of_other_newcomers_are_told_apart", questions_of_other_newcomers_are_told_apart,
