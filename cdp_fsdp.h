@@ -420,9 +420,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, const float *values, uint32_t root);
 
 /* The program has written into its pieces, or cdp_ckpt_load() has (items with `part` are made of
-   pieces): copies in other dtypes are made anew, and what was gathered is forgotten. Each replica
-   writes its own. Local, between steps, and on all ranks; write only right after cdp_fsdp_create(),
-   or after another call of this one, because a step begins to gather. Errors: INVALID, STATE, the
+   pieces): copies in other dtypes are made anew, what was gathered is forgotten, and the next
+   cdp_fsdp_backward_end() sends the shard to the holders of desc.copies anew. Each replica writes
+   its own. Local, between steps, and on all ranks; write only right after cdp_fsdp_create(), or
+   after another call of this one, because a step begins to gather. Errors: INVALID, STATE, the
    group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *fsdp);
 
@@ -2972,6 +2973,14 @@ CDP_API cdp_status cdp_fsdp_save(
     return cdp__fsdp_broken(f, st);
 }
 
+/* This rank's shard has other values: what was made of it is old. */
+CDP__PRIVATE cdp_status cdp__fsdp_changed(cdp_fsdp *f, cdp_status st) {
+    if (st == CDP_OK) st = cdp__fsdp_cast(f);
+    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
+    f->filled = false; /* until the next step ends: many parameters are restored at a time */
+    return cdp__fsdp_broken(f, st);
+}
+
 CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *f, uint32_t param, uint32_t state, const float *values, uint32_t root) {
     cdp_status st = cdp__fsdp_check_root(f, "cdp_fsdp_restore", root);
@@ -2982,10 +2991,7 @@ CDP_API cdp_status cdp_fsdp_restore(
     if (st == CDP_OK)
         st = cdp__fsdp_move(f, CDP_COLL_SCATTER, param, cdp__fsdp_own(f, param, state),
             (float *)(uintptr_t)values, root);
-    if (st == CDP_OK) st = cdp__fsdp_cast(f);
-    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
-    f->filled = false; /* until the next step ends: many parameters are restored at a time */
-    return cdp__fsdp_broken(f, st);
+    return cdp__fsdp_changed(f, st);
 }
 
 CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
@@ -2993,10 +2999,7 @@ CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
     if (!f) return cdp__fsdp_missing("cdp_fsdp_loaded", "fsdp");
     st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
     if (st != CDP_OK) return st;
-    st = cdp__fsdp_arrive_all(f);
-    if (st == CDP_OK) st = cdp__fsdp_cast(f);
-    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
-    return cdp__fsdp_broken(f, st);
+    return cdp__fsdp_changed(f, cdp__fsdp_arrive_all(f));
 }
 
 CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *f) {

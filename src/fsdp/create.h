@@ -321,6 +321,14 @@ CDP_API cdp_status cdp_fsdp_save(
     return cdp__fsdp_broken(f, st);
 }
 
+/* This rank's shard has other values: what was made of it is old. */
+CDP__PRIVATE cdp_status cdp__fsdp_changed(cdp_fsdp *f, cdp_status st) {
+    if (st == CDP_OK) st = cdp__fsdp_cast(f);
+    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
+    f->filled = false; /* until the next step ends: many parameters are restored at a time */
+    return cdp__fsdp_broken(f, st);
+}
+
 CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *f, uint32_t param, uint32_t state, const float *values, uint32_t root) {
     cdp_status st = cdp__fsdp_check_root(f, "cdp_fsdp_restore", root);
@@ -331,10 +339,7 @@ CDP_API cdp_status cdp_fsdp_restore(
     if (st == CDP_OK)
         st = cdp__fsdp_move(f, CDP_COLL_SCATTER, param, cdp__fsdp_own(f, param, state),
             (float *)(uintptr_t)values, root);
-    if (st == CDP_OK) st = cdp__fsdp_cast(f);
-    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
-    f->filled = false; /* until the next step ends: many parameters are restored at a time */
-    return cdp__fsdp_broken(f, st);
+    return cdp__fsdp_changed(f, st);
 }
 
 CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
@@ -342,10 +347,7 @@ CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
     if (!f) return cdp__fsdp_missing("cdp_fsdp_loaded", "fsdp");
     st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
     if (st != CDP_OK) return st;
-    st = cdp__fsdp_arrive_all(f);
-    if (st == CDP_OK) st = cdp__fsdp_cast(f);
-    if (st == CDP_OK) cdp__fsdp_forget_slots(f);
-    return cdp__fsdp_broken(f, st);
+    return cdp__fsdp_changed(f, cdp__fsdp_arrive_all(f));
 }
 
 CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *f) {

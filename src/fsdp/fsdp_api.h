@@ -226,9 +226,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_restore(
     cdp_fsdp *fsdp, uint32_t param, uint32_t state, const float *values, uint32_t root);
 
 /* The program has written into its pieces, or cdp_ckpt_load() has (items with `part` are made of
-   pieces): copies in other dtypes are made anew, and what was gathered is forgotten. Each replica
-   writes its own. Local, between steps, and on all ranks; write only right after cdp_fsdp_create(),
-   or after another call of this one, because a step begins to gather. Errors: INVALID, STATE, the
+   pieces): copies in other dtypes are made anew, what was gathered is forgotten, and the next
+   cdp_fsdp_backward_end() sends the shard to the holders of desc.copies anew. Each replica writes
+   its own. Local, between steps, and on all ranks; write only right after cdp_fsdp_create(), or
+   after another call of this one, because a step begins to gather. Errors: INVALID, STATE, the
    group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *fsdp);
 

@@ -463,7 +463,7 @@ typedef struct play {
     uint32_t worlds, copies, members[WORLDS], die_at[WORLDS], grow_after;
     cdp_dtype compute;
     cdp_fsdp_stage stage;
-    bool own_update, lost;
+    bool own_update, lost, loads; /* loads: first values are written into pieces */
     world world[WORLDS];
 } play;
 
@@ -480,9 +480,18 @@ typedef struct player {
 static float expected[3][PARAMS][ELEMENTS]; /* of a run without deaths: values, states */
 
 static void play_fill(void *user, uint32_t param, uint64_t first, uint64_t count, float *out) {
-    (void)user;
+    const float wrong = ((const player *)user)->p->loads ? 9.0f : 0.0f;
     for (uint64_t k = 0; k < count; ++k)
-        out[k] = (float)((param * 3 + first + k) % 7) - 2.5f;
+        out[k] = (float)((param * 3 + first + k) % 7) - 2.5f + wrong;
+}
+/* As cdp_ckpt_load() does. */
+static cdp_status play_load(player *q) {
+    for (uint32_t i = 0; i < cdp_fsdp_piece_count(q->f); ++i) {
+        const cdp_fsdp_piece piece = cdp_fsdp_piece_at(q->f, i);
+        for (uint64_t k = 0; k < piece.count; ++k)
+            piece.data[k] -= 9.0f;
+    }
+    return cdp_fsdp_loaded(q->f);
 }
 static cdp_status play_update(void *user, const cdp_fsdp_piece *p) {
     const player *q = (const player *)user;
@@ -627,6 +636,7 @@ static void *player_main(void *arg) {
         ++q->at;
     for (bool first = q->at == 0;; first = false) {
         st = enters_world(q, first);
+        if (st == CDP_OK && first && p->loads) st = play_load(q);
         if (st == CDP_OK) st = lives(q);
         if (st == CDP_OK || st == CDP_PENDING || q->at + 1 == p->worlds) break;
         ++q->at;
@@ -700,6 +710,15 @@ TEST(several_ranks_die_at_once_or_one_after_the_other) {
         run_play(in_the_change);
     }
 }
+TEST(values_that_were_loaded_are_in_the_copies) {
+    expect();
+    for (uint32_t call = 1; call < 2 * CALLS; call += 3) {
+        play p = {.worlds = 2, .copies = 1, .members = {7, 5}, .die_at = {call}, .loads = true};
+        p.compute = call % 2 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT;
+        p.lost = call < CALLS; /* copies are filled before the first step ends */
+        run_play(p);
+    }
+}
 TEST(all_holders_of_a_shard_die_and_the_others_say_so) {
     play p = {.worlds = 2, .copies = 1, .members = {15, 9}, .die_at = {CALLS + 3}, .lost = true};
     run_play(p);
@@ -729,6 +748,8 @@ int main(int argc, char **argv) {
             a_rank_dies_at_every_call_and_nothing_is_lost, 120},
         {"several_ranks_die_at_once_or_one_after_the_other",
             several_ranks_die_at_once_or_one_after_the_other, 120},
+        {"values_that_were_loaded_are_in_the_copies", values_that_were_loaded_are_in_the_copies,
+            60},
         {"all_holders_of_a_shard_die_and_the_others_say_so",
             all_holders_of_a_shard_die_and_the_others_say_so, 60},
         {"ranks_join_with_and_without_a_death", ranks_join_with_and_without_a_death, 60},
