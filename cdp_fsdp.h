@@ -1935,7 +1935,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_refill(cdp_fsdp *f) {
         }
         cdp__fsdp_add_transfers(f, UINT32_MAX - 1, array, count, list, &n);
         if (n) st = cdp_batch(f->buddies, list, n, &work);
-        if (n && st == CDP_OK) st = cdp_work_wait(work);
+        if (n && st == CDP_OK) st = cdp__fsdp_await(f, work);
     }
     if (st == CDP_OK) f->filled = true;
     return st;
@@ -2894,7 +2894,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
         rq.in_counts = f->parts;
     }
     st = cdp_start(f->gathers, &rq, &work);
-    return st == CDP_OK ? cdp_work_wait(work) : st;
+    return st == CDP_OK ? cdp__fsdp_await(f, work) : st;
 }
 
 /* Where this rank's elements of a parameter are, in its values or one of its states. */
@@ -3354,7 +3354,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_flush(cdp__fsdp_porter *p) {
     cdp_work work;
     cdp_status st = CDP_OK;
     if (p->count) st = cdp_batch(p->next->reductions, p->list, p->count, &work);
-    if (p->count && st == CDP_OK) st = cdp_work_wait(work);
+    if (p->count && st == CDP_OK) st = cdp__fsdp_await(p->next, work);
     p->count = 0;
     return st;
 }

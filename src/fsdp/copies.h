@@ -160,7 +160,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_refill(cdp_fsdp *f) {
         }
         cdp__fsdp_add_transfers(f, UINT32_MAX - 1, array, count, list, &n);
         if (n) st = cdp_batch(f->buddies, list, n, &work);
-        if (n && st == CDP_OK) st = cdp_work_wait(work);
+        if (n && st == CDP_OK) st = cdp__fsdp_await(f, work);
     }
     if (st == CDP_OK) f->filled = true;
     return st;

@@ -242,7 +242,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_move(
         rq.in_counts = f->parts;
     }
     st = cdp_start(f->gathers, &rq, &work);
-    return st == CDP_OK ? cdp_work_wait(work) : st;
+    return st == CDP_OK ? cdp__fsdp_await(f, work) : st;
 }
 
 /* Where this rank's elements of a parameter are, in its values or one of its states. */

@@ -182,7 +182,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_flush(cdp__fsdp_porter *p) {
     cdp_work work;
     cdp_status st = CDP_OK;
     if (p->count) st = cdp_batch(p->next->reductions, p->list, p->count, &work);
-    if (p->count && st == CDP_OK) st = cdp_work_wait(work);
+    if (p->count && st == CDP_OK) st = cdp__fsdp_await(p->next, work);
     p->count = 0;
     return st;
 }

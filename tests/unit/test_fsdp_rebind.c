@@ -738,6 +738,43 @@ TEST(ranks_join_with_and_without_a_death) {
         }
 }
 
+/* Groups of a cdp_fsdp fail alone: rank 1 leaves for another epoch where rank 0 waits for it. */
+static void *leaves_or_waits(void *arg) {
+    player *q = (player *)arg;
+    const bool saves = q->p->lost;
+    float whole[ELEMENTS];
+    T_EQ(CDP_OK, enters_world(q, true));
+    T_EQ(CDP_OK, cdp_fsdp_loaded(q->f)); /* copies are sent anew */
+    for (uint32_t u = 0; u < UNITS && !saves; ++u)
+        T_EQ(CDP_OK, cdp_fsdp_ready(q->f, u));
+    if (q->id)
+        cdp_group_abort(group_of(q), "an epoch has ended");
+    else
+        T_EQ(CDP_ERR_ABORTED,
+            saves ? cdp_fsdp_save(q->f, 0, CDP_FSDP_VALUES, whole, 0)
+                  : cdp_fsdp_backward_end(q->f, 0, NULL));
+    return NULL;
+}
+TEST(no_wait_outlives_the_group) {
+    for (uint32_t saves = 0; saves < 2; ++saves) {
+        play p = {.worlds = 1, .copies = 1, .members = {3}, .lost = saves != 0};
+        player players[2];
+        memset(players, 0, sizeof players);
+        if (!world_open(&p.world[0], 2, NULL, 0)) abort();
+        for (uint32_t i = 0; i < 2; ++i) {
+            players[i].p = &p;
+            players[i].id = i;
+            player_desc(&players[i]);
+            if (pthread_create(&players[i].thread, NULL, leaves_or_waits, &players[i])) abort();
+        }
+        for (uint32_t i = 0; i < 2; ++i)
+            pthread_join(players[i].thread, NULL);
+        for (uint32_t i = 0; i < 2; ++i)
+            cdp_fsdp_destroy(players[i].f);
+        world_close(&p.world[0]);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"all_orders_of_deaths_and_joins_lose_nothing", all_orders_of_deaths_and_joins_lose_nothing,
@@ -750,6 +787,7 @@ int main(int argc, char **argv) {
             several_ranks_die_at_once_or_one_after_the_other, 120},
         {"values_that_were_loaded_are_in_the_copies", values_that_were_loaded_are_in_the_copies,
             60},
+        {"no_wait_outlives_the_group", no_wait_outlives_the_group, 20},
         {"all_holders_of_a_shard_die_and_the_others_say_so",
             all_holders_of_a_shard_die_and_the_others_say_so, 60},
         {"ranks_join_with_and_without_a_death", ranks_join_with_and_without_a_death, 60},
