@@ -197,7 +197,9 @@ typedef struct cdp_launch_result {
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, cdp_agent **out);
 /* Carries output, looks at the workers, starts them again: returns when the state has changed, and
    after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a
-   worker whose output nobody carries stands still. Errors: INVALID (no agent); IO, NOMEM, INVALID
+   worker whose output nobody carries stands still. Where the reader of this process's stdout or
+   stderr stops, workers wait for it when their pipes are full, and so does the end of the job; 5 s
+   after cdp_agent_stop() or timeout_ms the rest of the output is given up. Errors: INVALID (no agent); IO, NOMEM, INVALID
    as cdp_agent_start() (a restart failed; the state is then FAILED). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_step(cdp_agent *agent, uint32_t wait_ms);
 /* Steps until the workers have ended for good. CDP_OK: SUCCEEDED. Errors: REMOTE (FAILED: the
@@ -608,6 +610,12 @@ CDP__PRIVATE int32_t cdp__process_write(int32_t fd, const void *from, uint64_t b
     (void)bytes;
     return -ENOSYS;
 }
+CDP__PRIVATE int64_t cdp__process_put(int32_t fd, const void *from, uint64_t bytes) {
+    (void)fd;
+    (void)from;
+    (void)bytes;
+    return -ENOSYS;
+}
 CDP__PRIVATE void cdp__process_close(int32_t fd) {
     (void)fd;
 }
@@ -632,6 +640,7 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
     return "a signal";
 }
 #else
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -640,6 +649,10 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
 #endif
 #ifdef __linux__
 #include <sys/prctl.h>
+#endif
+
+#ifndef PIPE_BUF
+#define PIPE_BUF 512 /* the least that POSIX allows */
 #endif
 
 extern char **environ;
@@ -687,6 +700,17 @@ CDP__PRIVATE int32_t cdp__process_write(int32_t fd, const void *from, uint64_t b
         bytes -= (uint64_t)n;
     }
     return 0;
+}
+
+/* Writes the first of these bytes without waiting for a reader; `fd` is shared with other
+   processes, so it stays a blocking one. Returns how many, 0 where there is no room, or -errno. */
+CDP__PRIVATE int64_t cdp__process_put(int32_t fd, const void *from, uint64_t bytes) {
+    struct pollfd p = {fd, POLLOUT, 0};
+    ssize_t n;
+    if (poll(&p, 1, 0) <= 0) return 0;
+    n = write(fd, from, (size_t)cdp__min(bytes, PIPE_BUF)); /* a pipe has room for so many */
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    return n >= 0 ? n : -errno;
 }
 
 CDP__PRIVATE void cdp__process_close(int32_t fd) {
@@ -827,6 +851,7 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
 #define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
 #define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
 #define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
+#define CDP__AGENT_READER_MS 5000u  /* for the reader of the console, once workers should end */
 
 /* One stream of a worker: stdout or stderr. */
 typedef struct cdp__agent_stream {
@@ -834,11 +859,18 @@ typedef struct cdp__agent_stream {
     int32_t log; /* gets every byte of `fd`; -1: none */
     bool cut;    /* what comes next continues a line that was too long */
     bool filed;  /* its last lines are in the log */
+    bool stuck;  /* the console does not take the next line now */
     uint32_t length;
     uint64_t total; /* bytes put into tail so far */
     char tail[CDP__AGENT_TAIL];
     char line[CDP__AGENT_LINE]; /* text whose end has not come yet */
 } cdp__agent_stream;
+
+/* stdout or stderr of this process: lines go there one at a time, as far as its reader keeps up. */
+typedef struct cdp__agent_console {
+    uint32_t at, length; /* what is written of `line`; all of it */
+    char line[CDP__AGENT_LINE + 64];
+} cdp__agent_console;
 
 typedef struct cdp__agent_worker {
     int32_t pid; /* 0: not started */
@@ -864,6 +896,8 @@ struct cdp_agent {
     cdp__agent_phase phase;
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
+    uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
+    cdp__agent_console console[2];
     uint32_t attempt;
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */
@@ -1048,29 +1082,61 @@ CDP__PRIVATE void cdp__agent_tail_copy(const cdp__agent_stream *s, char *out) {
     if (begin && begin[1]) memmove(out, begin + 1, strlen(begin + 1) + 1);
 }
 
-/* To this process's own stdout (0) or stderr (1): a line, or a piece of one. */
-CDP__PRIVATE void cdp__agent_show(
-    const cdp_agent *a, uint32_t i, int which, const char *text, uint64_t bytes, bool cut) {
-    char line[CDP__AGENT_LINE + 64];
-    uint64_t n = 0;
+/* Writes what the console takes now. False: something is left. */
+CDP__PRIVATE bool cdp__agent_console_write(cdp_agent *a, int which) {
+    cdp__agent_console *const c = &a->console[which];
+    while (c->at < c->length) {
+        const int64_t n = cdp__process_put(which + 1, c->line + c->at, c->length - c->at);
+        if (n == 0) return false;
+        c->at = n > 0 ? c->at + (uint32_t)n : c->length; /* it is closed: nobody misses the line */
+    }
+    c->at = c->length = 0;
+    return true;
+}
+
+/* To this process's own stdout (0) or stderr (1): a line, or a piece of one. False: it still has
+   an earlier one. */
+CDP__PRIVATE bool cdp__agent_show(
+    cdp_agent *a, uint32_t i, int which, const char *text, uint64_t bytes, bool cut) {
+    cdp__agent_console *const c = &a->console[which];
     const bool whole = bytes && text[bytes - 1] == '\n';
+    uint64_t n = 0;
+    if (!cdp__agent_console_write(a, which)) return false;
     if (!a->desc.no_prefix)
-        n = cdp__format(line, sizeof line, "[%u]%s", cdp__agent_rank(a, i), cut ? "+" : " ");
-    memcpy(line + n, text, (size_t)bytes);
+        n = cdp__format(c->line, sizeof c->line, "[%u]%s", cdp__agent_rank(a, i), cut ? "+" : " ");
+    memcpy(c->line + n, text, (size_t)bytes);
     n += bytes;
-    if (!whole && !a->desc.no_prefix) line[n++] = '\n'; /* the next line may be another worker's */
-    (void)cdp__process_write(which + 1, line, n);
+    if (!whole && !a->desc.no_prefix) c->line[n++] = '\n'; /* the next may be another worker's */
+    c->length = (uint32_t)n;
+    (void)cdp__agent_console_write(a, which);
+    return true;
+}
+
+/* Whether output waits for its reader: without a limit, as that of any program does, until somebody
+   wants the workers to end. */
+CDP__PRIVATE bool cdp__agent_unread(cdp_agent *a) {
+    const uint64_t now = cdp__agent_now(a);
+    bool waits = !cdp__agent_console_write(a, 0);
+    uint32_t i;
+    waits = !cdp__agent_console_write(a, 1) || waits;
+    for (i = 0; i < a->desc.workers; ++i)
+        waits = waits || a->workers[i].out[0].stuck || a->workers[i].out[1].stuck;
+    if (!waits || (!a->stopping && now < a->timeout_ns)) return waits;
+    if (!a->reader_ns) a->reader_ns = now + CDP__AGENT_READER_MS * CDP__MS;
+    return now < a->reader_ns;
 }
 
 /* Shows whole lines; `all`: what is left, too. */
-CDP__PRIVATE void cdp__agent_lines(const cdp_agent *a, uint32_t i, int which, bool all) {
+CDP__PRIVATE void cdp__agent_lines(cdp_agent *a, uint32_t i, int which, bool all) {
     cdp__agent_stream *const s = &a->workers[i].out[which];
     uint32_t at = 0;
+    s->stuck = false;
     while (at < s->length) {
         const char *const end = (const char *)memchr(s->line + at, '\n', s->length - at);
         uint32_t n = end ? (uint32_t)(end + 1 - (s->line + at)) : s->length - at;
         if (!end && !all && n < CDP__AGENT_LINE) break;
-        cdp__agent_show(a, i, which, s->line + at, n, s->cut);
+        s->stuck = !cdp__agent_show(a, i, which, s->line + at, n, s->cut);
+        if (s->stuck) break;
         s->cut = !end;
         at += n;
     }
@@ -1078,24 +1144,29 @@ CDP__PRIVATE void cdp__agent_lines(const cdp_agent *a, uint32_t i, int which, bo
     s->length -= at;
 }
 
-CDP__PRIVATE void cdp__agent_close_stream(const cdp_agent *a, uint32_t i, int which) {
+CDP__PRIVATE void cdp__agent_close_stream(cdp_agent *a, uint32_t i, int which) {
     cdp__agent_stream *const s = &a->workers[i].out[which];
     if (s->fd < 0) return;
     cdp__agent_lines(a, i, which, true);
     cdp__process_close(s->fd);
     cdp__process_close(s->log);
     s->fd = s->log = -1;
+    s->stuck = false;
 }
 
-/* One read. False: nothing is there now, or ever. */
-CDP__PRIVATE bool cdp__agent_pump(const cdp_agent *a, uint32_t i, int which) {
+/* One read. False: nothing is there now, or ever, or the console is behind: then the worker waits
+   for it, too, when its pipe is full. */
+CDP__PRIVATE bool cdp__agent_pump(cdp_agent *a, uint32_t i, int which) {
     cdp__agent_stream *const s = &a->workers[i].out[which];
     int64_t n;
     if (s->fd < 0) return false;
+    if (s->stuck) cdp__agent_lines(a, i, which, false);
+    if (s->stuck) return false;
     n = cdp__process_read(s->fd, s->line + s->length, CDP__AGENT_LINE - s->length);
     if (n == -EAGAIN) return false;
     if (n <= 0) {
-        cdp__agent_close_stream(a, i, which);
+        cdp__agent_lines(a, i, which, true);
+        if (!s->stuck) cdp__agent_close_stream(a, i, which);
         return false;
     }
     cdp__agent_tail_add(s, s->line + s->length, (uint64_t)n);
@@ -1109,7 +1180,7 @@ CDP__PRIVATE bool cdp__agent_pump(const cdp_agent *a, uint32_t i, int which) {
 }
 
 /* All that is there now; a worker's children may write for ever, so at most `reads` pieces. */
-CDP__PRIVATE void cdp__agent_carry(const cdp_agent *a, uint32_t i, uint32_t reads) {
+CDP__PRIVATE void cdp__agent_carry(cdp_agent *a, uint32_t i, uint32_t reads) {
     int which;
     for (which = 0; which < 2; ++which) {
         uint32_t n = 0;
@@ -1127,7 +1198,7 @@ CDP__PRIVATE cdp_status cdp__agent_open_stream(
     char path[CDP__AGENT_PATH];
     int32_t ends[2], err, log = -1;
     s->fd = s->log = -1;
-    s->cut = false;
+    s->cut = s->stuck = false;
     s->filed = file && !tee;
     s->length = 0;
     s->total = 0;
@@ -1570,9 +1641,11 @@ CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
 CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     bool lost = false, well = true;
     uint32_t i;
+    for (i = 0; i < a->desc.workers; ++i)
+        cdp__agent_carry(a, i, 4096);
+    if (cdp__agent_unread(a)) return CDP_OK; /* this is called again */
     for (i = 0; i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        cdp__agent_carry(a, i, 4096);
         cdp__agent_close_stream(a, i, 0);
         cdp__agent_close_stream(a, i, 1);
         cdp__agent_tail_read(a, i, 0);
@@ -1629,6 +1702,10 @@ CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
 CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
     uint64_t at = cdp__agent_now(a), ms = a->desc.poll_ms;
     uint32_t i, n = 0;
+    if (cdp__agent_unread(a)) { /* pipes may be full, so they do not wake this */
+        cdp__process_wait(NULL, 0, 10);
+        return;
+    }
     if (a->deadline_ns < until_ns) until_ns = a->deadline_ns;
     if (a->timeout_ns < until_ns && !a->late) until_ns = a->timeout_ns;
     if (until_ns <= at) return;

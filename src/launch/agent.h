@@ -80,9 +80,11 @@ CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
 CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     bool lost = false, well = true;
     uint32_t i;
+    for (i = 0; i < a->desc.workers; ++i)
+        cdp__agent_carry(a, i, 4096);
+    if (cdp__agent_unread(a)) return CDP_OK; /* this is called again */
     for (i = 0; i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        cdp__agent_carry(a, i, 4096);
         cdp__agent_close_stream(a, i, 0);
         cdp__agent_close_stream(a, i, 1);
         cdp__agent_tail_read(a, i, 0);
@@ -139,6 +141,10 @@ CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
 CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
     uint64_t at = cdp__agent_now(a), ms = a->desc.poll_ms;
     uint32_t i, n = 0;
+    if (cdp__agent_unread(a)) { /* pipes may be full, so they do not wake this */
+        cdp__process_wait(NULL, 0, 10);
+        return;
+    }
     if (a->deadline_ns < until_ns) until_ns = a->deadline_ns;
     if (a->timeout_ns < until_ns && !a->late) until_ns = a->timeout_ns;
     if (until_ns <= at) return;

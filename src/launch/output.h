@@ -33,29 +33,61 @@ CDP__PRIVATE void cdp__agent_tail_copy(const cdp__agent_stream *s, char *out) {
     if (begin && begin[1]) memmove(out, begin + 1, strlen(begin + 1) + 1);
 }
 
-/* To this process's own stdout (0) or stderr (1): a line, or a piece of one. */
-CDP__PRIVATE void cdp__agent_show(
-    const cdp_agent *a, uint32_t i, int which, const char *text, uint64_t bytes, bool cut) {
-    char line[CDP__AGENT_LINE + 64];
-    uint64_t n = 0;
+/* Writes what the console takes now. False: something is left. */
+CDP__PRIVATE bool cdp__agent_console_write(cdp_agent *a, int which) {
+    cdp__agent_console *const c = &a->console[which];
+    while (c->at < c->length) {
+        const int64_t n = cdp__process_put(which + 1, c->line + c->at, c->length - c->at);
+        if (n == 0) return false;
+        c->at = n > 0 ? c->at + (uint32_t)n : c->length; /* it is closed: nobody misses the line */
+    }
+    c->at = c->length = 0;
+    return true;
+}
+
+/* To this process's own stdout (0) or stderr (1): a line, or a piece of one. False: it still has
+   an earlier one. */
+CDP__PRIVATE bool cdp__agent_show(
+    cdp_agent *a, uint32_t i, int which, const char *text, uint64_t bytes, bool cut) {
+    cdp__agent_console *const c = &a->console[which];
     const bool whole = bytes && text[bytes - 1] == '\n';
+    uint64_t n = 0;
+    if (!cdp__agent_console_write(a, which)) return false;
     if (!a->desc.no_prefix)
-        n = cdp__format(line, sizeof line, "[%u]%s", cdp__agent_rank(a, i), cut ? "+" : " ");
-    memcpy(line + n, text, (size_t)bytes);
+        n = cdp__format(c->line, sizeof c->line, "[%u]%s", cdp__agent_rank(a, i), cut ? "+" : " ");
+    memcpy(c->line + n, text, (size_t)bytes);
     n += bytes;
-    if (!whole && !a->desc.no_prefix) line[n++] = '\n'; /* the next line may be another worker's */
-    (void)cdp__process_write(which + 1, line, n);
+    if (!whole && !a->desc.no_prefix) c->line[n++] = '\n'; /* the next may be another worker's */
+    c->length = (uint32_t)n;
+    (void)cdp__agent_console_write(a, which);
+    return true;
+}
+
+/* Whether output waits for its reader: without a limit, as that of any program does, until somebody
+   wants the workers to end. */
+CDP__PRIVATE bool cdp__agent_unread(cdp_agent *a) {
+    const uint64_t now = cdp__agent_now(a);
+    bool waits = !cdp__agent_console_write(a, 0);
+    uint32_t i;
+    waits = !cdp__agent_console_write(a, 1) || waits;
+    for (i = 0; i < a->desc.workers; ++i)
+        waits = waits || a->workers[i].out[0].stuck || a->workers[i].out[1].stuck;
+    if (!waits || (!a->stopping && now < a->timeout_ns)) return waits;
+    if (!a->reader_ns) a->reader_ns = now + CDP__AGENT_READER_MS * CDP__MS;
+    return now < a->reader_ns;
 }
 
 /* Shows whole lines; `all`: what is left, too. */
-CDP__PRIVATE void cdp__agent_lines(const cdp_agent *a, uint32_t i, int which, bool all) {
+CDP__PRIVATE void cdp__agent_lines(cdp_agent *a, uint32_t i, int which, bool all) {
     cdp__agent_stream *const s = &a->workers[i].out[which];
     uint32_t at = 0;
+    s->stuck = false;
     while (at < s->length) {
         const char *const end = (const char *)memchr(s->line + at, '\n', s->length - at);
         uint32_t n = end ? (uint32_t)(end + 1 - (s->line + at)) : s->length - at;
         if (!end && !all && n < CDP__AGENT_LINE) break;
-        cdp__agent_show(a, i, which, s->line + at, n, s->cut);
+        s->stuck = !cdp__agent_show(a, i, which, s->line + at, n, s->cut);
+        if (s->stuck) break;
         s->cut = !end;
         at += n;
     }
@@ -63,24 +95,29 @@ CDP__PRIVATE void cdp__agent_lines(const cdp_agent *a, uint32_t i, int which, bo
     s->length -= at;
 }
 
-CDP__PRIVATE void cdp__agent_close_stream(const cdp_agent *a, uint32_t i, int which) {
+CDP__PRIVATE void cdp__agent_close_stream(cdp_agent *a, uint32_t i, int which) {
     cdp__agent_stream *const s = &a->workers[i].out[which];
     if (s->fd < 0) return;
     cdp__agent_lines(a, i, which, true);
     cdp__process_close(s->fd);
     cdp__process_close(s->log);
     s->fd = s->log = -1;
+    s->stuck = false;
 }
 
-/* One read. False: nothing is there now, or ever. */
-CDP__PRIVATE bool cdp__agent_pump(const cdp_agent *a, uint32_t i, int which) {
+/* One read. False: nothing is there now, or ever, or the console is behind: then the worker waits
+   for it, too, when its pipe is full. */
+CDP__PRIVATE bool cdp__agent_pump(cdp_agent *a, uint32_t i, int which) {
     cdp__agent_stream *const s = &a->workers[i].out[which];
     int64_t n;
     if (s->fd < 0) return false;
+    if (s->stuck) cdp__agent_lines(a, i, which, false);
+    if (s->stuck) return false;
     n = cdp__process_read(s->fd, s->line + s->length, CDP__AGENT_LINE - s->length);
     if (n == -EAGAIN) return false;
     if (n <= 0) {
-        cdp__agent_close_stream(a, i, which);
+        cdp__agent_lines(a, i, which, true);
+        if (!s->stuck) cdp__agent_close_stream(a, i, which);
         return false;
     }
     cdp__agent_tail_add(s, s->line + s->length, (uint64_t)n);
@@ -94,7 +131,7 @@ CDP__PRIVATE bool cdp__agent_pump(const cdp_agent *a, uint32_t i, int which) {
 }
 
 /* All that is there now; a worker's children may write for ever, so at most `reads` pieces. */
-CDP__PRIVATE void cdp__agent_carry(const cdp_agent *a, uint32_t i, uint32_t reads) {
+CDP__PRIVATE void cdp__agent_carry(cdp_agent *a, uint32_t i, uint32_t reads) {
     int which;
     for (which = 0; which < 2; ++which) {
         uint32_t n = 0;
@@ -112,7 +149,7 @@ CDP__PRIVATE cdp_status cdp__agent_open_stream(
     char path[CDP__AGENT_PATH];
     int32_t ends[2], err, log = -1;
     s->fd = s->log = -1;
-    s->cut = false;
+    s->cut = s->stuck = false;
     s->filed = file && !tee;
     s->length = 0;
     s->total = 0;

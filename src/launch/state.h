@@ -22,6 +22,7 @@
 #define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
 #define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
 #define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
+#define CDP__AGENT_READER_MS 5000u  /* for the reader of the console, once workers should end */
 
 /* One stream of a worker: stdout or stderr. */
 typedef struct cdp__agent_stream {
@@ -29,11 +30,18 @@ typedef struct cdp__agent_stream {
     int32_t log; /* gets every byte of `fd`; -1: none */
     bool cut;    /* what comes next continues a line that was too long */
     bool filed;  /* its last lines are in the log */
+    bool stuck;  /* the console does not take the next line now */
     uint32_t length;
     uint64_t total; /* bytes put into tail so far */
     char tail[CDP__AGENT_TAIL];
     char line[CDP__AGENT_LINE]; /* text whose end has not come yet */
 } cdp__agent_stream;
+
+/* stdout or stderr of this process: lines go there one at a time, as far as its reader keeps up. */
+typedef struct cdp__agent_console {
+    uint32_t at, length; /* what is written of `line`; all of it */
+    char line[CDP__AGENT_LINE + 64];
+} cdp__agent_console;
 
 typedef struct cdp__agent_worker {
     int32_t pid; /* 0: not started */
@@ -59,6 +67,8 @@ struct cdp_agent {
     cdp__agent_phase phase;
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
+    uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
+    cdp__agent_console console[2];
     uint32_t attempt;
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */

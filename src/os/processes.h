@@ -64,6 +64,12 @@ CDP__PRIVATE int32_t cdp__process_write(int32_t fd, const void *from, uint64_t b
     (void)bytes;
     return -ENOSYS;
 }
+CDP__PRIVATE int64_t cdp__process_put(int32_t fd, const void *from, uint64_t bytes) {
+    (void)fd;
+    (void)from;
+    (void)bytes;
+    return -ENOSYS;
+}
 CDP__PRIVATE void cdp__process_close(int32_t fd) {
     (void)fd;
 }
@@ -88,6 +94,7 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
     return "a signal";
 }
 #else
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -96,6 +103,10 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
 #endif
 #ifdef __linux__
 #include <sys/prctl.h>
+#endif
+
+#ifndef PIPE_BUF
+#define PIPE_BUF 512 /* the least that POSIX allows */
 #endif
 
 extern char **environ;
@@ -143,6 +154,17 @@ CDP__PRIVATE int32_t cdp__process_write(int32_t fd, const void *from, uint64_t b
         bytes -= (uint64_t)n;
     }
     return 0;
+}
+
+/* Writes the first of these bytes without waiting for a reader; `fd` is shared with other
+   processes, so it stays a blocking one. Returns how many, 0 where there is no room, or -errno. */
+CDP__PRIVATE int64_t cdp__process_put(int32_t fd, const void *from, uint64_t bytes) {
+    struct pollfd p = {fd, POLLOUT, 0};
+    ssize_t n;
+    if (poll(&p, 1, 0) <= 0) return 0;
+    n = write(fd, from, (size_t)cdp__min(bytes, PIPE_BUF)); /* a pipe has room for so many */
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+    return n >= 0 ? n : -errno;
 }
 
 CDP__PRIVATE void cdp__process_close(int32_t fd) {

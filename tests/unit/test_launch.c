@@ -244,6 +244,63 @@ TEST(output_is_carried_and_teed) {
     folder_remove();
 }
 
+/* Console and workers go on as soon as somebody reads again; until then steps return. */
+TEST(a_reader_that_stops_holds_up_no_step) {
+    cdp_launch_desc d = shell(SHELL("head -c 300000 /dev/zero | tr '\\0' x; echo; echo end"), 2);
+    char text[4096];
+    cdp_agent *a;
+    int saved = dup(1), ends[2], i;
+    long long n, all = 0;
+    pid_t pid;
+    fflush(stdout);
+    T_EQ(0, pipe(ends));
+    T_EQ(1, dup2(ends[1], 1));
+    close(ends[1]);
+    d.redirects = 0;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    for (i = 0; i < 40; ++i)
+        T_EQ(CDP_OK, cdp_agent_step(a, 5));
+    T_EQ(CDP_AGENT_HEALTHY, cdp_agent_state_of(a));
+    pid = fork();
+    if (pid == 0) {
+        close(1);
+        for (; (n = read(ends[0], text, sizeof text)) > 0;)
+            all += n;
+        /* lines of at most 16384 bytes, each behind "[0] " or "[0]+", and a new line where cut */
+        _exit(all >= 2 * 300000 ? 0 : 1);
+    }
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    cdp_agent_destroy(a);
+    dup2(saved, 1);
+    close(saved);
+    close(ends[0]);
+    T_EQ(pid, waitpid(pid, &i, 0));
+    T_EQ(0, i);
+    folder_remove();
+}
+
+/* What nobody reads is given up a while after the workers were asked to end. */
+TEST(a_reader_that_never_reads_again_does_not_hold_up_the_end) {
+    cdp_launch_desc d = shell(SHELL("head -c 90000 /dev/zero | tr '\\0' x"), 1);
+    cdp_agent *a;
+    int saved = dup(1), ends[2];
+    fflush(stdout);
+    T_EQ(0, pipe(ends));
+    T_EQ(1, dup2(ends[1], 1));
+    close(ends[1]);
+    d.redirects = 0;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_TIMEOUT, cdp_agent_wait(a, 500));
+    cdp_agent_stop(a);
+    (void)!cdp_agent_wait(a, 0);
+    T(cdp_agent_state_of(a) == CDP_AGENT_STOPPED || cdp_agent_state_of(a) == CDP_AGENT_SUCCEEDED);
+    cdp_agent_destroy(a);
+    dup2(saved, 1);
+    close(saved);
+    close(ends[0]);
+    folder_remove();
+}
+
 static int exits_with_its_rank(void *user) {
     *(int *)user += 1; /* in a copy: this process does not see it */
     return getenv("RANK")[0] - '0';
@@ -368,6 +425,9 @@ int main(int argc, char **argv) {
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
         {"nothing_of_a_group_is_left", nothing_of_a_group_is_left, 20},
         {"output_is_carried_and_teed", output_is_carried_and_teed, 20},
+        {"a_reader_that_stops_holds_up_no_step", a_reader_that_stops_holds_up_no_step, 20},
+        {"a_reader_that_never_reads_again_does_not_hold_up_the_end",
+            a_reader_that_never_reads_again_does_not_hold_up_the_end, 20},
         {"workers_may_be_functions", workers_may_be_functions, 20},
         {"mistakes_are_named", mistakes_are_named, 20},
         {"another_waitpid_is_noticed", another_waitpid_is_noticed, 20},
