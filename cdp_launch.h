@@ -59,7 +59,8 @@
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
 
     PROCESSES
-        Each worker leads a process group. When it has ended, what is left of its group is killed.
+        Each worker leads a process group. When it has ended, what is left of its group is killed;
+        a process that has left the group (setsid, setpgid) lives on: tools/cdprun ends those, too.
         On Linux workers die with the thread that started them. fork() copies only the thread that
         calls it: start functions before this process has other threads, and before it has groups.
         Programs may be started at any time. SIGCHLD must not be ignored, and nothing else may wait
@@ -198,14 +199,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, c
 /* Carries output, looks at the workers, starts them again: returns when the state has changed, and
    after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a
    worker whose output nobody carries stands still. Where the reader of this process's stdout or
-   stderr stops, workers wait for it when their pipes are full, and so does the end of the job; 5 s
+   stderr stops, workers wait for it when their pipes are full, and so does the end of the job; 2 s
    after cdp_agent_stop() or timeout_ms the rest of the output is given up. Errors: INVALID (no agent); IO, NOMEM, INVALID
    as cdp_agent_start() (a restart failed; the state is then FAILED). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_step(cdp_agent *agent, uint32_t wait_ms);
 /* Steps until the workers have ended for good. CDP_OK: SUCCEEDED. Errors: REMOTE (FAILED: the
    sentence names rank, end and message of the first failure); ABORTED (STOPPED); TIMEOUT (they
    still run after timeout_ms, 0 or CDP_NO_TIMEOUT: no limit; call it again, or stop them); STATE
-   (UNKNOWN); else as cdp_agent_step(). */
+   (UNKNOWN); else as cdp_agent_step(), also if that has said so before. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_wait(cdp_agent *agent, uint32_t timeout_ms);
 /* Asks the workers to end: SIGTERM, and SIGKILL after kill_ms, both in later steps. There is no
    restart then. NULL and agents whose workers have ended are allowed. */
@@ -267,6 +268,8 @@ inline cdp_status cdp_spawn(
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_LAUNCH_IMPLEMENTATION)) \
     && !defined(CDP_LAUNCH_IMPL_INCLUDED)
 #define CDP_LAUNCH_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_LAUNCH
 
 /* ---- >>text/json_read: JSON, piece by piece (pure) ------------------------------------------- */
 
@@ -563,7 +566,9 @@ typedef struct cdp__process_plan {
     void *user;
     char **env;     /* all variables, then NULL */
     int32_t out[2]; /* stdout, stderr; negative: those of this process */
-    int32_t told;   /* a pipe for the errno of an exec that failed, closed by one that did not */
+    int32_t told;   /* a pipe for `number` and the errno of an exec that failed, closed by one that
+                       did not */
+    int32_t number;
 } cdp__process_plan;
 
 /* How a process ended. */
@@ -651,8 +656,10 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
 #include <sys/prctl.h>
 #endif
 
-#ifndef PIPE_BUF
-#define PIPE_BUF 512 /* the least that POSIX allows */
+#ifdef PIPE_BUF
+#define CDP__PROCESS_PUT ((uint64_t)PIPE_BUF) /* bytes for which a pipe has room, if for any */
+#else
+#define CDP__PROCESS_PUT 512ull /* the least that POSIX allows */
 #endif
 
 extern char **environ;
@@ -708,7 +715,7 @@ CDP__PRIVATE int64_t cdp__process_put(int32_t fd, const void *from, uint64_t byt
     struct pollfd p = {fd, POLLOUT, 0};
     ssize_t n;
     if (poll(&p, 1, 0) <= 0) return 0;
-    n = write(fd, from, (size_t)cdp__min(bytes, PIPE_BUF)); /* a pipe has room for so many */
+    n = write(fd, from, (size_t)cdp__min(bytes, CDP__PROCESS_PUT));
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     return n >= 0 ? n : -errno;
 }
@@ -750,6 +757,7 @@ CDP__PRIVATE void cdp__process_flush(void) {
 CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) {
     const int null = open("/dev/null", O_RDONLY);
     sigset_t none;
+    int32_t what[2];
     int err = 0, i;
     setpgid(0, 0);
 #ifdef __linux__
@@ -779,7 +787,9 @@ CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) 
         execvp(p->words[0], words.out);
         err = errno;
     }
-    (void)cdp__process_write(p->told, &err, sizeof err);
+    what[0] = p->number;
+    what[1] = err;
+    (void)cdp__process_write(p->told, what, sizeof what);
     _exit(127);
 }
 
@@ -851,7 +861,7 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
 #define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
 #define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
 #define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
-#define CDP__AGENT_READER_MS 5000u  /* for the reader of the console, once workers should end */
+#define CDP__AGENT_READER_MS 2000u  /* for the reader of the console, once workers should end */
 
 /* One stream of a worker: stdout or stderr. */
 typedef struct cdp__agent_stream {
@@ -902,6 +912,7 @@ struct cdp_agent {
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */
     bool stopping, late; /* late: timeout_ms is over */
+    cdp_error why;       /* of a start that failed */
     char key[260], host[256], folder[CDP__AGENT_PATH];
     cdp__agent_worker *workers;
     cdp_worker_end *ends;
@@ -1479,6 +1490,7 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.func = a->desc.func;
     p.user = a->desc.user;
     p.told = told;
+    p.number = (int32_t)i;
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
     if (!cdp__agent_path(a, i, "error.json", w->error_file))
@@ -1504,15 +1516,16 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
 /* The program of each worker is loaded, or could not be. */
 CDP__PRIVATE cdp_status cdp__agent_loaded(const cdp_agent *a, int32_t fd) {
     const uint64_t until = cdp__agent_now(a) + CDP__AGENT_EXEC_MS * CDP__MS;
-    const char *const *const words = a->desc.commands ? a->desc.commands[0] : a->desc.command;
-    int err = 0;
+    const char *const *words = a->desc.command;
+    int32_t what[2] = {0, 0}; /* number, errno */
     int64_t n;
-    while ((n = cdp__process_read(fd, &err, sizeof err)) == -EAGAIN) {
+    while ((n = cdp__process_read(fd, what, sizeof what)) == -EAGAIN) {
         if (cdp__agent_now(a) >= until) return CDP_OK; /* it may be on a slow disk */
         cdp__process_wait(&fd, 1, 100);
     }
-    if (n != (int64_t)sizeof err) return CDP_OK;
-    return cdp__fail_peer(CDP_ERR_INVALID, -1, err, "cdp_agent_start: cannot run '%s'",
+    if (n != (int64_t)sizeof what) return CDP_OK;
+    if (a->desc.commands) words = a->desc.commands[what[0]];
+    return cdp__fail_peer(CDP_ERR_INVALID, -1, what[1], "cdp_agent_start: cannot run '%s'",
         words ? words[0] : "a function");
 }
 
@@ -1541,7 +1554,8 @@ CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
     const uint64_t until = cdp__agent_now(a) + CDP__AGENT_KILL_MS * CDP__MS;
     uint32_t i;
     for (i = 0; i < a->desc.workers; ++i)
-        if (a->workers[i].pid) cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
+        if (a->workers[i].pid && !a->workers[i].ended) /* the number may be another one's by now */
+            cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
     for (i = 0; i < a->desc.workers; ++i) {
         cdp__agent_worker *const w = &a->workers[i];
         while (w->pid && !w->ended && cdp__process_ended(w->pid, &w->end) == 0
@@ -1552,14 +1566,13 @@ CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
 }
 
 CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
-    int32_t told[2], err;
+    int32_t told[2] = {-1, -1}, err = 0;
     uint16_t port = 0;
     uint32_t i;
     cdp_status st = cdp__agent_port(a, &port);
     if (st == CDP_OK) st = cdp__agent_folders(a);
-    if (st != CDP_OK) return st;
-    err = -cdp__process_pipe(told);
-    if (err) return cdp__agent_io("cannot make a pipe", "", err);
+    if (st == CDP_OK) err = cdp__process_pipe(told);
+    if (err) st = cdp__agent_io("cannot make a pipe", "", err);
     a->first = -1;
     a->sent = 0;
     a->phase = CDP__AGENT_RUN;
@@ -1573,7 +1586,9 @@ CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
     cdp__process_close(told[0]);
     if (st != CDP_OK) cdp__agent_kill_all(a);
     a->state = st == CDP_OK ? CDP_AGENT_HEALTHY : CDP_AGENT_FAILED;
-    if (st != CDP_OK) a->phase = CDP__AGENT_OVER;
+    if (st == CDP_OK) return CDP_OK;
+    a->phase = CDP__AGENT_OVER;
+    a->why = *cdp_last_error();
     return st;
 }
 
@@ -1651,7 +1666,7 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
         cdp__agent_tail_read(a, i, 0);
         cdp__agent_tail_read(a, i, 1);
         lost = lost || w->lost;
-        well = well && w->end.exit_code == 0 && !w->end.sig;
+        well = well && w->ended && w->end.exit_code == 0 && !w->end.sig;
     }
     cdp__agent_first_by_time(a);
     if (a->first >= 0 && !a->stopping && !lost && a->attempt < a->desc.max_restarts) {
@@ -1742,7 +1757,7 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
 CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
     char end[64], message[CDP__AGENT_MESSAGE] = "";
     cdp__text t = cdp__text_of(end, sizeof end);
-    const cdp__agent_worker *const w = &a->workers[a->first < 0 ? 0 : a->first];
+    const cdp__agent_worker *w;
     if (a->state == CDP_AGENT_SUCCEEDED) return CDP_OK;
     if (a->state == CDP_AGENT_STOPPED)
         return cdp__fail(CDP_ERR_ABORTED, "cdp_agent_wait: %s",
@@ -1752,11 +1767,15 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
         return cdp__fail(CDP_ERR_STATE,
             "cdp_agent_wait: how a worker ended is not known, because something else in this "
             "process has waited for it (waitpid(-1), or SIGCHLD is ignored)");
+    if (a->first < 0) { /* the workers could not start again */
+        *cdp__error_slot() = a->why;
+        return a->why.status;
+    }
+    w = &a->workers[a->first];
     cdp__agent_end_text(&t, w);
     cdp__agent_member(a->os, w->error_file, "message", message, sizeof message);
     return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
-        cdp__agent_rank(a, a->first < 0 ? 0 : (uint32_t)a->first), a->host, end,
-        *message ? ": " : "", message);
+        cdp__agent_rank(a, (uint32_t)a->first), a->host, end, *message ? ": " : "", message);
 }
 
 CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {
@@ -2125,6 +2144,7 @@ CDP__PRIVATE cdp_status cdp__spawn_run(
         ? CDP__NEVER
         : os->now_ns(os->user) + timeout_ms * CDP__MS;
     uint32_t i, started = 0;
+    bool in_time;
     s->running = n;
     for (i = 0; i < n; ++i) {
         ranks[i].thread = os->threads.start(os, cdp__spawn_thread, &ranks[i]);
@@ -2138,11 +2158,14 @@ CDP__PRIVATE cdp_status cdp__spawn_run(
         for (i = 0; i < n; ++i)
             cdp_group_abort(ranks[i].world, "cdp_spawn: a thread could not start");
     }
-    if (!cdp__spawn_await(s, ranks, n, until) && s->error.status == CDP_OK)
-        return CDP_OK; /* they have ended well, though late */
+    in_time = cdp__spawn_await(s, ranks, n, until);
+    if (s->error.status == CDP_OK && started == n) return CDP_OK; /* maybe late */
+    if (!in_time)
+        return cdp__fail(CDP_ERR_TIMEOUT,
+            "cdp_spawn: the ranks have not ended within %u ms; rank %u failed first: %s",
+            timeout_ms, s->rank, s->error.text);
     if (started < n)
         return cdp__fail(CDP_ERR_NOMEM, "cdp_spawn: only %u of %u threads could start", started, n);
-    if (s->error.status == CDP_OK) return CDP_OK;
     return cdp__fail(
         s->error.status, "cdp_spawn: rank %u failed first: %s", s->rank, s->error.text);
 }

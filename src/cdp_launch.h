@@ -57,7 +57,8 @@
         The macros of cdp.h hold here, too: CDP_API, CDP_STATIC, CDP_ASSERT, CDP_NO_STDIO.
 
     PROCESSES
-        Each worker leads a process group. When it has ended, what is left of its group is killed.
+        Each worker leads a process group. When it has ended, what is left of its group is killed;
+        a process that has left the group (setsid, setpgid) lives on: tools/cdprun ends those, too.
         On Linux workers die with the thread that started them. fork() copies only the thread that
         calls it: start functions before this process has other threads, and before it has groups.
         Programs may be started at any time. SIGCHLD must not be ignored, and nothing else may wait
@@ -98,6 +99,8 @@ extern "C" {
 #if (defined(CDP_IMPLEMENTATION) || defined(CDP_LAUNCH_IMPLEMENTATION)) \
     && !defined(CDP_LAUNCH_IMPL_INCLUDED)
 #define CDP_LAUNCH_IMPL_INCLUDED
+#undef CDP__HERE
+#define CDP__HERE CDP__FILE_LAUNCH
 
 #include "text/json_read.h"
 #include "os/processes.h"

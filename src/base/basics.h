@@ -98,7 +98,8 @@ enum {
     CDP__FILE_DTENSOR,
     CDP__FILE_RPC,
     CDP__FILE_MEM,
-    CDP__FILE_ELASTIC
+    CDP__FILE_ELASTIC,
+    CDP__FILE_LAUNCH
 };
 #define CDP__HERE CDP__FILE_CORE
 

@@ -45,9 +45,9 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
 }
 
 CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
-    static const char names[9][16] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
-        "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h", "cdp_elastic.h"};
-    return names[cdp__min(at >> 8 & 15, 8)];
+    static const char names[10][15] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
+        "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h", "cdp_elastic.h", "cdp_launch.h"};
+    return names[cdp__min(at >> 8 & 15, 9)];
 }
 
 /* Packs status, file and line of a call into one number: hundreds of calls report errors, and

@@ -90,7 +90,7 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
         cdp__agent_tail_read(a, i, 0);
         cdp__agent_tail_read(a, i, 1);
         lost = lost || w->lost;
-        well = well && w->end.exit_code == 0 && !w->end.sig;
+        well = well && w->ended && w->end.exit_code == 0 && !w->end.sig;
     }
     cdp__agent_first_by_time(a);
     if (a->first >= 0 && !a->stopping && !lost && a->attempt < a->desc.max_restarts) {
@@ -181,7 +181,7 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
 CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
     char end[64], message[CDP__AGENT_MESSAGE] = "";
     cdp__text t = cdp__text_of(end, sizeof end);
-    const cdp__agent_worker *const w = &a->workers[a->first < 0 ? 0 : a->first];
+    const cdp__agent_worker *w;
     if (a->state == CDP_AGENT_SUCCEEDED) return CDP_OK;
     if (a->state == CDP_AGENT_STOPPED)
         return cdp__fail(CDP_ERR_ABORTED, "cdp_agent_wait: %s",
@@ -191,11 +191,15 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
         return cdp__fail(CDP_ERR_STATE,
             "cdp_agent_wait: how a worker ended is not known, because something else in this "
             "process has waited for it (waitpid(-1), or SIGCHLD is ignored)");
+    if (a->first < 0) { /* the workers could not start again */
+        *cdp__error_slot() = a->why;
+        return a->why.status;
+    }
+    w = &a->workers[a->first];
     cdp__agent_end_text(&t, w);
     cdp__agent_member(a->os, w->error_file, "message", message, sizeof message);
     return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
-        cdp__agent_rank(a, a->first < 0 ? 0 : (uint32_t)a->first), a->host, end,
-        *message ? ": " : "", message);
+        cdp__agent_rank(a, (uint32_t)a->first), a->host, end, *message ? ": " : "", message);
 }
 
 CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {

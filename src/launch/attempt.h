@@ -70,6 +70,7 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.func = a->desc.func;
     p.user = a->desc.user;
     p.told = told;
+    p.number = (int32_t)i;
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
     if (!cdp__agent_path(a, i, "error.json", w->error_file))
@@ -95,15 +96,16 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
 /* The program of each worker is loaded, or could not be. */
 CDP__PRIVATE cdp_status cdp__agent_loaded(const cdp_agent *a, int32_t fd) {
     const uint64_t until = cdp__agent_now(a) + CDP__AGENT_EXEC_MS * CDP__MS;
-    const char *const *const words = a->desc.commands ? a->desc.commands[0] : a->desc.command;
-    int err = 0;
+    const char *const *words = a->desc.command;
+    int32_t what[2] = {0, 0}; /* number, errno */
     int64_t n;
-    while ((n = cdp__process_read(fd, &err, sizeof err)) == -EAGAIN) {
+    while ((n = cdp__process_read(fd, what, sizeof what)) == -EAGAIN) {
         if (cdp__agent_now(a) >= until) return CDP_OK; /* it may be on a slow disk */
         cdp__process_wait(&fd, 1, 100);
     }
-    if (n != (int64_t)sizeof err) return CDP_OK;
-    return cdp__fail_peer(CDP_ERR_INVALID, -1, err, "cdp_agent_start: cannot run '%s'",
+    if (n != (int64_t)sizeof what) return CDP_OK;
+    if (a->desc.commands) words = a->desc.commands[what[0]];
+    return cdp__fail_peer(CDP_ERR_INVALID, -1, what[1], "cdp_agent_start: cannot run '%s'",
         words ? words[0] : "a function");
 }
 
@@ -132,7 +134,8 @@ CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
     const uint64_t until = cdp__agent_now(a) + CDP__AGENT_KILL_MS * CDP__MS;
     uint32_t i;
     for (i = 0; i < a->desc.workers; ++i)
-        if (a->workers[i].pid) cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
+        if (a->workers[i].pid && !a->workers[i].ended) /* the number may be another one's by now */
+            cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
     for (i = 0; i < a->desc.workers; ++i) {
         cdp__agent_worker *const w = &a->workers[i];
         while (w->pid && !w->ended && cdp__process_ended(w->pid, &w->end) == 0
@@ -143,14 +146,13 @@ CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
 }
 
 CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
-    int32_t told[2], err;
+    int32_t told[2] = {-1, -1}, err = 0;
     uint16_t port = 0;
     uint32_t i;
     cdp_status st = cdp__agent_port(a, &port);
     if (st == CDP_OK) st = cdp__agent_folders(a);
-    if (st != CDP_OK) return st;
-    err = -cdp__process_pipe(told);
-    if (err) return cdp__agent_io("cannot make a pipe", "", err);
+    if (st == CDP_OK) err = cdp__process_pipe(told);
+    if (err) st = cdp__agent_io("cannot make a pipe", "", err);
     a->first = -1;
     a->sent = 0;
     a->phase = CDP__AGENT_RUN;
@@ -164,7 +166,9 @@ CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
     cdp__process_close(told[0]);
     if (st != CDP_OK) cdp__agent_kill_all(a);
     a->state = st == CDP_OK ? CDP_AGENT_HEALTHY : CDP_AGENT_FAILED;
-    if (st != CDP_OK) a->phase = CDP__AGENT_OVER;
+    if (st == CDP_OK) return CDP_OK;
+    a->phase = CDP__AGENT_OVER;
+    a->why = *cdp_last_error();
     return st;
 }
 

@@ -108,14 +108,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, c
 /* Carries output, looks at the workers, starts them again: returns when the state has changed, and
    after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a
    worker whose output nobody carries stands still. Where the reader of this process's stdout or
-   stderr stops, workers wait for it when their pipes are full, and so does the end of the job; 5 s
+   stderr stops, workers wait for it when their pipes are full, and so does the end of the job; 2 s
    after cdp_agent_stop() or timeout_ms the rest of the output is given up. Errors: INVALID (no agent); IO, NOMEM, INVALID
    as cdp_agent_start() (a restart failed; the state is then FAILED). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_step(cdp_agent *agent, uint32_t wait_ms);
 /* Steps until the workers have ended for good. CDP_OK: SUCCEEDED. Errors: REMOTE (FAILED: the
    sentence names rank, end and message of the first failure); ABORTED (STOPPED); TIMEOUT (they
    still run after timeout_ms, 0 or CDP_NO_TIMEOUT: no limit; call it again, or stop them); STATE
-   (UNKNOWN); else as cdp_agent_step(). */
+   (UNKNOWN); else as cdp_agent_step(), also if that has said so before. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_wait(cdp_agent *agent, uint32_t timeout_ms);
 /* Asks the workers to end: SIGTERM, and SIGKILL after kill_ms, both in later steps. There is no
    restart then. NULL and agents whose workers have ended are allowed. */

@@ -149,6 +149,7 @@ CDP__PRIVATE cdp_status cdp__spawn_run(
         ? CDP__NEVER
         : os->now_ns(os->user) + timeout_ms * CDP__MS;
     uint32_t i, started = 0;
+    bool in_time;
     s->running = n;
     for (i = 0; i < n; ++i) {
         ranks[i].thread = os->threads.start(os, cdp__spawn_thread, &ranks[i]);
@@ -162,11 +163,14 @@ CDP__PRIVATE cdp_status cdp__spawn_run(
         for (i = 0; i < n; ++i)
             cdp_group_abort(ranks[i].world, "cdp_spawn: a thread could not start");
     }
-    if (!cdp__spawn_await(s, ranks, n, until) && s->error.status == CDP_OK)
-        return CDP_OK; /* they have ended well, though late */
+    in_time = cdp__spawn_await(s, ranks, n, until);
+    if (s->error.status == CDP_OK && started == n) return CDP_OK; /* maybe late */
+    if (!in_time)
+        return cdp__fail(CDP_ERR_TIMEOUT,
+            "cdp_spawn: the ranks have not ended within %u ms; rank %u failed first: %s",
+            timeout_ms, s->rank, s->error.text);
     if (started < n)
         return cdp__fail(CDP_ERR_NOMEM, "cdp_spawn: only %u of %u threads could start", started, n);
-    if (s->error.status == CDP_OK) return CDP_OK;
     return cdp__fail(
         s->error.status, "cdp_spawn: rank %u failed first: %s", s->rank, s->error.text);
 }

@@ -7,6 +7,7 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../base/error_api.h"
 #include "launch_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
@@ -22,7 +23,7 @@
 #define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
 #define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
 #define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
-#define CDP__AGENT_READER_MS 5000u  /* for the reader of the console, once workers should end */
+#define CDP__AGENT_READER_MS 2000u  /* for the reader of the console, once workers should end */
 
 /* One stream of a worker: stdout or stderr. */
 typedef struct cdp__agent_stream {
@@ -73,6 +74,7 @@ struct cdp_agent {
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */
     bool stopping, late; /* late: timeout_ms is over */
+    cdp_error why;       /* of a start that failed */
     char key[260], host[256], folder[CDP__AGENT_PATH];
     cdp__agent_worker *workers;
     cdp_worker_end *ends;

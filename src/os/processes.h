@@ -17,7 +17,9 @@ typedef struct cdp__process_plan {
     void *user;
     char **env;     /* all variables, then NULL */
     int32_t out[2]; /* stdout, stderr; negative: those of this process */
-    int32_t told;   /* a pipe for the errno of an exec that failed, closed by one that did not */
+    int32_t told;   /* a pipe for `number` and the errno of an exec that failed, closed by one that
+                       did not */
+    int32_t number;
 } cdp__process_plan;
 
 /* How a process ended. */
@@ -105,8 +107,10 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
 #include <sys/prctl.h>
 #endif
 
-#ifndef PIPE_BUF
-#define PIPE_BUF 512 /* the least that POSIX allows */
+#ifdef PIPE_BUF
+#define CDP__PROCESS_PUT ((uint64_t)PIPE_BUF) /* bytes for which a pipe has room, if for any */
+#else
+#define CDP__PROCESS_PUT 512ull /* the least that POSIX allows */
 #endif
 
 extern char **environ;
@@ -162,7 +166,7 @@ CDP__PRIVATE int64_t cdp__process_put(int32_t fd, const void *from, uint64_t byt
     struct pollfd p = {fd, POLLOUT, 0};
     ssize_t n;
     if (poll(&p, 1, 0) <= 0) return 0;
-    n = write(fd, from, (size_t)cdp__min(bytes, PIPE_BUF)); /* a pipe has room for so many */
+    n = write(fd, from, (size_t)cdp__min(bytes, CDP__PROCESS_PUT));
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     return n >= 0 ? n : -errno;
 }
@@ -204,6 +208,7 @@ CDP__PRIVATE void cdp__process_flush(void) {
 CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) {
     const int null = open("/dev/null", O_RDONLY);
     sigset_t none;
+    int32_t what[2];
     int err = 0, i;
     setpgid(0, 0);
 #ifdef __linux__
@@ -233,7 +238,9 @@ CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) 
         execvp(p->words[0], words.out);
         err = errno;
     }
-    (void)cdp__process_write(p->told, &err, sizeof err);
+    what[0] = p->number;
+    what[1] = err;
+    (void)cdp__process_write(p->told, what, sizeof what);
     _exit(127);
 }
 

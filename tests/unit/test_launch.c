@@ -361,6 +361,35 @@ TEST(mistakes_are_named) {
     cdp_agent_destroy(NULL);
 }
 
+/* Where the workers of a restart cannot start, the job has failed, and its error stays. */
+TEST(a_restart_that_fails_is_the_end) {
+    cdp_launch_desc d = shell(SHELL("exit 3"), 2);
+    cdp_agent *a;
+    FILE *f = fopen(path_of("attempt_1"), "w"); /* where a folder should be */
+    if (f) fclose(f);
+    d.max_restarts = 5;
+    d.grace_ms = 50;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_IO, cdp_agent_wait(a, 0));
+    T(strstr(cdp_last_error()->text, "cannot make the folder") != NULL);
+    T_EQ(CDP_AGENT_FAILED, cdp_agent_state_of(a));
+    T_EQ(1, cdp_agent_result(a)->restarts);
+    T_EQ(CDP_ERR_IO, cdp_agent_wait(a, 0));
+    T(strstr(cdp_last_error()->text, "cannot make the folder") != NULL);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+TEST(the_command_that_cannot_run_is_named) {
+    const char *const well[] = {"true", NULL}, *const bad[] = {"/no/such/program", NULL},
+                      *const *const commands[] = {well, bad};
+    const cdp_launch_desc d = {.commands = commands, .workers = 2};
+    cdp_agent *a;
+    T_EQ(CDP_ERR_INVALID, cdp_agent_start(&d, &a));
+    T(strstr(cdp_last_error()->text, "cannot run '/no/such/program'") != NULL);
+    T(strstr(cdp_last_error()->file, "cdp_launch.h") != NULL);
+}
+
 TEST(another_waitpid_is_noticed) {
     cdp_launch_desc d = {.func = exits_with_its_rank, .user = place, .workers = 1, .poll_ms = 10};
     cdp_agent *a;
@@ -410,7 +439,7 @@ TEST(spawn_of_processes) {
 TEST(spawn_of_threads) {
     const cdp_spawn_desc d = {.threads = true}, soon = {.threads = true, .timeout_ms = 50};
     spawned(&d, CDP_ERR_BUSY);
-    T(cdp_spawn(rank_0_waits, NULL, 2, &soon) != CDP_OK);
+    T_EQ(CDP_ERR_TIMEOUT, cdp_spawn(rank_0_waits, NULL, 2, &soon));
     T(strstr(cdp_last_error()->text, "rank 0 failed first") != NULL);
 }
 
@@ -430,6 +459,8 @@ int main(int argc, char **argv) {
             a_reader_that_never_reads_again_does_not_hold_up_the_end, 20},
         {"workers_may_be_functions", workers_may_be_functions, 20},
         {"mistakes_are_named", mistakes_are_named, 20},
+        {"a_restart_that_fails_is_the_end", a_restart_that_fails_is_the_end, 20},
+        {"the_command_that_cannot_run_is_named", the_command_that_cannot_run_is_named, 20},
         {"another_waitpid_is_noticed", another_waitpid_is_noticed, 20},
         {"spawn_of_processes", spawn_of_processes, 30},
 #endif
