@@ -2055,45 +2055,47 @@ CDP_API cdp_status cdp_ckpt_newest(const char *path, const cdp_os *os, uint64_t 
    text, and the group stays usable unless it failed itself. */
 
 typedef struct cdp__ck_word {
-    uint8_t status[4], sys_errno[4];
+    uint8_t status[4], sys_errno[4], peer[4];
     char text[CDP_ERROR_TEXT];
 } cdp__ck_word;
 
-/* Writes the error of this rank down for the others. */
-CDP__PRIVATE void cdp__ck_word_fill(cdp__ck_word *w, cdp_group *g, const cdp_error *e) {
+/* Writes the error of this rank down for the others. `told`: it is one that all ranks have been told
+   already, so it says whose it is. */
+CDP__PRIVATE void cdp__ck_word_fill(cdp__ck_word *w, cdp_group *g, const cdp_error *e, bool told) {
     cdp__text t = cdp__text_of(w->text, sizeof w->text);
     memset(w, 0, sizeof *w);
     cdp__put_u32(w->status, (uint32_t)(int32_t)e->status);
     cdp__put_u32(w->sys_errno, (uint32_t)e->sys_errno);
-    if (cdp_size(g) > 1) cdp__text_add(&t, "rank %u: ", (unsigned)cdp_rank(g));
+    cdp__put_u32(w->peer, told ? (uint32_t)e->peer : cdp_world_rank_of(g, cdp_rank(g)));
+    if (cdp_size(g) > 1 && !told) cdp__text_add(&t, "rank %u: ", (unsigned)cdp_rank(g));
     cdp__text_add(&t, "%s", e->text);
     (void)cdp__text_end(&t);
 }
 
-/* Makes what rank `from` wrote down the error of this rank. */
-CDP__PRIVATE cdp_status cdp__ck_word_take(cdp__ck_word *w, cdp_group *g, uint32_t from) {
+/* Makes what a rank wrote down the error of this rank. */
+CDP__PRIVATE cdp_status cdp__ck_word_take(cdp__ck_word *w) {
     int32_t status = (int32_t)cdp__get_u32(w->status);
     const int32_t err = (int32_t)cdp__get_u32(w->sys_errno);
     w->text[sizeof w->text - 1] = 0;
     if (status >= 0) status = CDP_ERR_INTERNAL;
-    (void)cdp_error_set((cdp_status)status, (int32_t)cdp_world_rank_of(g, from), 0, "%s", w->text);
+    (void)cdp_error_set((cdp_status)status, (int32_t)cdp__get_u32(w->peer), 0, "%s", w->text);
     cdp__error_slot()->sys_errno = err;
     return (cdp_status)status;
 }
 
 /* Makes the error of rank `from` that of all ranks. */
-CDP__PRIVATE cdp_status cdp__ck_take(cdp_group *g, uint32_t from) {
+CDP__PRIVATE cdp_status cdp__ck_take(cdp_group *g, uint32_t from, bool told) {
     cdp__ck_word w;
     cdp_status st;
     memset(&w, 0, sizeof w);
-    if (cdp_rank(g) == from) cdp__ck_word_fill(&w, g, cdp_last_error());
+    if (cdp_rank(g) == from) cdp__ck_word_fill(&w, g, cdp_last_error(), told);
     st = cdp_size(g) > 1 ? cdp_broadcast(g, &w, sizeof w, CDP_DTYPE_U8, from) : CDP_OK;
-    return st == CDP_OK ? cdp__ck_word_take(&w, g, from) : st;
+    return st == CDP_OK ? cdp__ck_word_take(&w) : st;
 }
 
 /* Every rank brings its status, and if that is a failure, its last error. The failure of the
    lowest rank is that of all. */
-CDP__PRIVATE cdp_status cdp__ck_verdict(cdp_group *g, cdp_status mine) {
+CDP__PRIVATE cdp_status cdp__ck_verdict_of(cdp_group *g, cdp_status mine, bool told) {
     uint32_t failed = mine == CDP_OK ? UINT32_MAX : cdp_rank(g), first = UINT32_MAX;
     cdp_status st;
     if (cdp_group_status(g) != CDP_OK) return cdp_last_error()->status;
@@ -2105,7 +2107,11 @@ CDP__PRIVATE cdp_status cdp__ck_verdict(cdp_group *g, cdp_status mine) {
         if (st != CDP_OK) return st;
         *cdp__error_slot() = own;
     }
-    return first == UINT32_MAX ? CDP_OK : cdp__ck_take(g, first);
+    return first == UINT32_MAX ? CDP_OK : cdp__ck_take(g, first, told);
+}
+
+CDP__PRIVATE cdp_status cdp__ck_verdict(cdp_group *g, cdp_status mine) {
+    return cdp__ck_verdict_of(g, mine, false);
 }
 
 /* ---- >>checkpoint/create: a cdp_ckpt, and what it would write -------------------------------- */
@@ -2415,6 +2421,7 @@ typedef struct cdp__ck_save {
     cdp__ck_word word;
     cdp_status status; /* how it ended, and why */
     cdp_error error;
+    bool told; /* by the rank that failed, to all */
 
     cdp_lock lock;
     void *cond, *thread;
@@ -2925,7 +2932,7 @@ CDP__PRIVATE void cdp__ck_flies(cdp__ck_save *s, cdp_status started, cdp__ck_pha
 /* All ranks bring their status; the save goes on with `next` if none of them failed. */
 CDP__PRIVATE void cdp__ck_vote(cdp__ck_save *s, cdp_status mine, cdp__ck_phase next) {
     s->failed = mine == CDP_OK ? UINT32_MAX : cdp_rank(s->group);
-    if (mine != CDP_OK) cdp__ck_word_fill(&s->word, s->group, cdp_last_error());
+    if (mine != CDP_OK) cdp__ck_word_fill(&s->word, s->group, cdp_last_error(), false);
     s->next = next;
     cdp__ck_flies(s,
         cdp_allreduce_async(
@@ -2991,7 +2998,8 @@ CDP__PRIVATE void cdp__ck_step(cdp__ck_save *s) {
         break;
     case CDP__CK_DO_VOTED: cdp__ck_voted(s); break;
     case CDP__CK_DO_TOLD:
-        cdp__ck_give_up(s, cdp__ck_word_take(&s->word, s->group, s->first));
+        s->told = true;
+        cdp__ck_give_up(s, cdp__ck_word_take(&s->word));
         break;
     case CDP__CK_DO_SWEEP:
     case CDP__CK_DO_UNDO: cdp__ck_end(s, root); break;
@@ -3104,6 +3112,7 @@ CDP__PRIVATE bool cdp__ck_until(cdp__ck_save *s, uint64_t deadline) {
 /* Before any other call: how an earlier save ended, on all ranks. */
 CDP__PRIVATE cdp_status cdp__ck_enter(cdp_ckpt *c, const char *call) {
     uint32_t runs, any = 0;
+    bool told;
     cdp_status st = CDP_OK;
     if (!c->asynced) return CDP_OK;
     runs = c->saving && !cdp__ck_until(c->saving, 0);
@@ -3112,7 +3121,9 @@ CDP__PRIVATE cdp_status cdp__ck_enter(cdp_ckpt *c, const char *call) {
     if (any)
         return cdp_error_set(CDP_ERR_BUSY, -1, 0,
             "%s: an earlier save is still being written; call cdp_ckpt_wait() before", call);
-    return cdp__ck_verdict(c->desc.group, c->saving ? cdp__ck_save_end(c->saving) : CDP_OK);
+    told = c->saving && c->saving->told;
+    return cdp__ck_verdict_of(
+        c->desc.group, c->saving ? cdp__ck_save_end(c->saving) : CDP_OK, told);
 }
 
 /* Plans a save and gathers blobs; *out is NULL after a failure. All ranks return the same. */
@@ -3991,10 +4002,10 @@ CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, u
     if (found) *found = 0;
     if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_load", "ckpt");
     memset(&l, 0, sizeof l);
+    l.c = c;
+    st = cdp__ck_enter(c, "cdp_ckpt_load"); /* leaves the info of a save that has ended */
     memset(&c->info, 0, sizeof c->info);
     c->progress.done = c->progress.total = 0;
-    l.c = c;
-    st = cdp__ck_enter(c, "cdp_ckpt_load");
     if (st == CDP_OK) st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
     why = *cdp_last_error();
     cdp__free(cdp_group_desc_of(c->desc.group)->os, l.shares);

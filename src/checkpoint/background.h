@@ -99,6 +99,7 @@ CDP__PRIVATE bool cdp__ck_until(cdp__ck_save *s, uint64_t deadline) {
 /* Before any other call: how an earlier save ended, on all ranks. */
 CDP__PRIVATE cdp_status cdp__ck_enter(cdp_ckpt *c, const char *call) {
     uint32_t runs, any = 0;
+    bool told;
     cdp_status st = CDP_OK;
     if (!c->asynced) return CDP_OK;
     runs = c->saving && !cdp__ck_until(c->saving, 0);
@@ -107,7 +108,9 @@ CDP__PRIVATE cdp_status cdp__ck_enter(cdp_ckpt *c, const char *call) {
     if (any)
         return cdp_error_set(CDP_ERR_BUSY, -1, 0,
             "%s: an earlier save is still being written; call cdp_ckpt_wait() before", call);
-    return cdp__ck_verdict(c->desc.group, c->saving ? cdp__ck_save_end(c->saving) : CDP_OK);
+    told = c->saving && c->saving->told;
+    return cdp__ck_verdict_of(
+        c->desc.group, c->saving ? cdp__ck_save_end(c->saving) : CDP_OK, told);
 }
 
 /* Plans a save and gathers blobs; *out is NULL after a failure. All ranks return the same. */

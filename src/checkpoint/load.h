@@ -337,10 +337,10 @@ CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, u
     if (found) *found = 0;
     if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_load", "ckpt");
     memset(&l, 0, sizeof l);
+    l.c = c;
+    st = cdp__ck_enter(c, "cdp_ckpt_load"); /* leaves the info of a save that has ended */
     memset(&c->info, 0, sizeof c->info);
     c->progress.done = c->progress.total = 0;
-    l.c = c;
-    st = cdp__ck_enter(c, "cdp_ckpt_load");
     if (st == CDP_OK) st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
     why = *cdp_last_error();
     cdp__free(cdp_group_desc_of(c->desc.group)->os, l.shares);

@@ -39,7 +39,7 @@ CDP__PRIVATE void cdp__ck_flies(cdp__ck_save *s, cdp_status started, cdp__ck_pha
 /* All ranks bring their status; the save goes on with `next` if none of them failed. */
 CDP__PRIVATE void cdp__ck_vote(cdp__ck_save *s, cdp_status mine, cdp__ck_phase next) {
     s->failed = mine == CDP_OK ? UINT32_MAX : cdp_rank(s->group);
-    if (mine != CDP_OK) cdp__ck_word_fill(&s->word, s->group, cdp_last_error());
+    if (mine != CDP_OK) cdp__ck_word_fill(&s->word, s->group, cdp_last_error(), false);
     s->next = next;
     cdp__ck_flies(s,
         cdp_allreduce_async(
@@ -105,7 +105,8 @@ CDP__PRIVATE void cdp__ck_step(cdp__ck_save *s) {
         break;
     case CDP__CK_DO_VOTED: cdp__ck_voted(s); break;
     case CDP__CK_DO_TOLD:
-        cdp__ck_give_up(s, cdp__ck_word_take(&s->word, s->group, s->first));
+        s->told = true;
+        cdp__ck_give_up(s, cdp__ck_word_take(&s->word));
         break;
     case CDP__CK_DO_SWEEP:
     case CDP__CK_DO_UNDO: cdp__ck_end(s, root); break;

@@ -79,6 +79,7 @@ typedef struct cdp__ck_save {
     cdp__ck_word word;
     cdp_status status; /* how it ended, and why */
     cdp_error error;
+    bool told; /* by the rank that failed, to all */
 
     cdp_lock lock;
     void *cond, *thread;

@@ -387,13 +387,20 @@ CDP__PRIVATE cdp_status cdp__flag_read(const char *name, bool *flag) {
     return st;
 }
 
+/* The environment of a program that has given both numbers: half of them there means nothing. */
+CDP__PRIVATE const char *cdp__getenv_else(void *user, const char *name) {
+    if (strcmp(name, "RANK") == 0 || strcmp(name, "WORLD_SIZE") == 0) return NULL;
+    return cdp__getenv(user, name);
+}
+
 /* What is in the desc already wins: the caller has given it. */
 CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool has_size) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
     const cdp__vars own = {cdp__getenv, NULL};
+    const bool half = !cdp__var(&own, "RANK") != !cdp__var(&own, "WORLD_SIZE");
     cdp_status st;
-    st = cdp_launch_read(NULL, NULL, &l);
+    st = cdp_launch_read(has_rank && has_size && half ? cdp__getenv_else : NULL, NULL, &l);
     if (st == CDP_OK && !l.launcher[0] && !d->alone_ok && !(has_rank && has_size))
         st = cdp__fail(CDP_ERR_INVALID,
             "the environment variable RANK is not set; start the program with `cdprun -n 4 "

@@ -312,6 +312,14 @@ static void stopped_rank(cdp_group *g, void *arg) {
     state_open(&want, 7);
     T_EQ(!early, memcmp(s.a, want.a, sizeof s.a) == 0 && memcmp(s.b, want.b, sizeof s.b) == 0);
     T(memcmp(s.note, want.note, want.blob.bytes) == 0);
+    OK(cdp_ckpt_save_async(c, 9));
+    cdp_status st;
+    do
+        st = cdp_ckpt_load(c, NULL, 9, NULL);
+    while (st == CDP_ERR_BUSY);
+    OK(st);
+    T_EQ(2 * sizeof s.a, cdp_ckpt_info_of(c).total_bytes); /* of the load alone */
+    T_EQ(0, cdp_ckpt_info_of(c).bytes_written);
     cdp_ckpt_destroy(c);
 }
 
@@ -382,7 +390,11 @@ static void failing_ranks(cdp_group *g, void *arg) {
         while (st == CDP_ERR_BUSY);
     int32_t code = st, all[2] = {0, 0}, minus = -st;
     if (st != CDP_OK) T_EQ(CDP_ERR_IO, st);
-    if (st != CDP_OK) T_TEXT("rank ", cdp_last_error()->text);
+    if (st != CDP_OK) { /* the rank whose disk it is, and no other one */
+        T_TEXT("rank ", cdp_last_error()->text);
+        T_EQ(atoi(cdp_last_error()->text + 5), cdp_last_error()->peer);
+        T(strstr(cdp_last_error()->text + 5, "rank ") == NULL);
+    }
     OK(cdp_allreduce(g, &code, &all[0], 1, CDP_DTYPE_I32, CDP_REDUCE_MIN));
     OK(cdp_allreduce(g, &minus, &all[1], 1, CDP_DTYPE_I32, CDP_REDUCE_MIN));
     T_EQ(all[0], -all[1]);

@@ -96,6 +96,12 @@ TEST(arguments_win_over_the_environment) {
     T(d.group.rank == 2 && d.group.world_size == 3 && d.master_port == 4711);
     memset(&d, 0, sizeof d);
     REFUSED(CDP_ERR_INVALID, "RANK is not set", cdp_tcp_desc_from_url("env://?rank=1", &d));
+    for (int half = 0; half < 2; ++half) {
+        environment(half ? "7" : NULL, half ? NULL : "8", "here", "4711");
+        memset(&d, 0, sizeof d);
+        T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=1&world_size=2", &d));
+        T(d.group.rank == 1 && d.group.world_size == 2 && d.master_port == 4711);
+    }
     environment("7", "8", "here", "4711");
     memset(&d, 0, sizeof d);
     d.group.rank = 1;
@@ -200,6 +206,7 @@ TEST(environment_mistakes_name_the_variable) {
         "99999999999999999999", "18446744073709551617"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         environment("0", bad[i], NULL, "29500");
+        memset(&d, 0, sizeof d); /* what an earlier call has set counts as given */
         REFUSED(CDP_ERR_INVALID, "WORLD_SIZE", cdp_tcp_desc_from_env(&d));
         environment("0", "2", NULL, bad[i]);
         REFUSED(CDP_ERR_INVALID, "MASTER_PORT", cdp_tcp_desc_from_env(&d));
