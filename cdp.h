@@ -5549,6 +5549,7 @@ CDP__PRIVATE cdp_status cdp__vote(cdp_group *g, cdp_status own, const char *call
     if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
     if (st != CDP_OK || !bad) return st;
     why[sizeof why - 1] = 0;
+    rank = cdp_world_rank_of(g, rank);
     return cdp_error_set((cdp_status) - (int32_t)(uint32_t)bad, (int32_t)rank, 0,
         "%s has failed on rank %u: %s", call, rank, why);
 }
@@ -5586,17 +5587,20 @@ CDP__PRIVATE cdp_status cdp__clock_compare(cdp_group *g, const cdp_os *os, int64
     uint64_t mine[2 * CDP__CLOCK_TURNS], first[2 * CDP__CLOCK_TURNS];
     cdp_status st = CDP_OK;
     uint32_t i;
+    *add = 0;
     for (i = 0; i < CDP__CLOCK_TURNS && st == CDP_OK; ++i) {
         mine[2 * i] = os->now_ns(os->user);
         st = cdp_barrier(g);
         mine[2 * i + 1] = os->now_ns(os->user);
     }
+    if (st != CDP_OK) return st;
     memcpy(first, mine, sizeof first);
-    if (st == CDP_OK) st = cdp_broadcast(g, first, 2 * CDP__CLOCK_TURNS, CDP_DTYPE_U64, 0);
+    st = cdp_broadcast(g, first, 2 * CDP__CLOCK_TURNS, CDP_DTYPE_U64, 0);
+    if (st != CDP_OK) return st;
     for (i = 0; i < CDP__CLOCK_TURNS; ++i)
         cdp__shift_narrow(&b, mine[2 * i], mine[2 * i + 1], first[2 * i], first[2 * i + 1]);
-    *add = cdp_rank(g) ? cdp__shift_middle(&b) : 0;
-    return st;
+    if (cdp_rank(g)) *add = cdp__shift_middle(&b);
+    return CDP_OK;
 }
 
 #endif /* CDP__SHARED_IMPL_INCLUDED */

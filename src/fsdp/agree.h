@@ -133,10 +133,11 @@ CDP__PRIVATE cdp_status cdp__fsdp_name_difference(
         st = cdp_allgather(g, mine, lines, CDP__FSDP_LINE, CDP_DTYPE_U8);
     }
     if (st == CDP_OK)
-        st = cdp_error_set(CDP_ERR_MISMATCH, (int32_t)other, 0,
-            "cdp_fsdp_create: ranks have different models: parameter or unit %u is %s on rank 0, "
+        st = cdp_error_set(CDP_ERR_MISMATCH, (int32_t)cdp_world_rank_of(g, other), 0,
+            "cdp_fsdp_create: ranks have different models: parameter or unit %u is %s on rank %u, "
             "but %s on rank %u; give every rank the same in the same order",
-            i, lines, lines + other * CDP__FSDP_LINE, other);
+            i, lines, cdp_world_rank_of(g, 0), lines + other * CDP__FSDP_LINE,
+            cdp_world_rank_of(g, other));
     cdp__fsdp_free(f, all);
     cdp__fsdp_free(f, lines);
     return st;
@@ -178,17 +179,18 @@ CDP__PRIVATE cdp_status cdp__fsdp_compare(
         for (k = 0; k + 1 < CDP__FSDP_WORDS && other[k] == all[k]; ++k) {
         }
         if (k == CDP__FSDP_PLACE)
-            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
+            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)cdp_world_rank_of(g, r), 0,
                 "cdp_fsdp_create: rank %u of desc.replicate is rank %u of %u in its "
                 "desc.group, but rank 0 is rank %u of %u; copies of a shard have the same place "
                 "in groups of one size",
                 r, (uint32_t)other[k], (uint32_t)(other[k] >> 32), (uint32_t)all[k],
                 (uint32_t)(all[k] >> 32));
         if (k + 1 < CDP__FSDP_WORDS)
-            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)r, 0,
-                "cdp_fsdp_create: desc.%s is another one on rank %u than on rank 0%s; give every "
+            return cdp_error_set(CDP_ERR_MISMATCH, (int32_t)cdp_world_rank_of(g, r), 0,
+                "cdp_fsdp_create: desc.%s is another one on rank %u than on rank %u%s; give every "
                 "rank the same",
-                name[k], r, k < 2 ? ", so are their models" : "");
+                name[k], cdp_world_rank_of(g, r), cdp_world_rank_of(g, 0),
+                k < 2 ? ", so are their models" : "");
         if (other[k] != all[k]) return cdp__fsdp_name_difference(f, g, r, own);
     }
     return st;

@@ -42,17 +42,20 @@ CDP__PRIVATE cdp_status cdp__clock_compare(cdp_group *g, const cdp_os *os, int64
     uint64_t mine[2 * CDP__CLOCK_TURNS], first[2 * CDP__CLOCK_TURNS];
     cdp_status st = CDP_OK;
     uint32_t i;
+    *add = 0;
     for (i = 0; i < CDP__CLOCK_TURNS && st == CDP_OK; ++i) {
         mine[2 * i] = os->now_ns(os->user);
         st = cdp_barrier(g);
         mine[2 * i + 1] = os->now_ns(os->user);
     }
+    if (st != CDP_OK) return st;
     memcpy(first, mine, sizeof first);
-    if (st == CDP_OK) st = cdp_broadcast(g, first, 2 * CDP__CLOCK_TURNS, CDP_DTYPE_U64, 0);
+    st = cdp_broadcast(g, first, 2 * CDP__CLOCK_TURNS, CDP_DTYPE_U64, 0);
+    if (st != CDP_OK) return st;
     for (i = 0; i < CDP__CLOCK_TURNS; ++i)
         cdp__shift_narrow(&b, mine[2 * i], mine[2 * i + 1], first[2 * i], first[2 * i + 1]);
-    *add = cdp_rank(g) ? cdp__shift_middle(&b) : 0;
-    return st;
+    if (cdp_rank(g)) *add = cdp__shift_middle(&b);
+    return CDP_OK;
 }
 
 #endif /* CDP_SRC_GROUP_CLOCKS_H */

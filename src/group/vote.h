@@ -28,6 +28,7 @@ CDP__PRIVATE cdp_status cdp__vote(cdp_group *g, cdp_status own, const char *call
     if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
     if (st != CDP_OK || !bad) return st;
     why[sizeof why - 1] = 0;
+    rank = cdp_world_rank_of(g, rank);
     return cdp_error_set((cdp_status) - (int32_t)(uint32_t)bad, (int32_t)rank, 0,
         "%s has failed on rank %u: %s", call, rank, why);
 }

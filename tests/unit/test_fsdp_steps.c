@@ -308,8 +308,8 @@ static void rank_is_wrong_alone(cdp_group *g, void *arg) {
     if (kind == 0) {
         T_EQ(CDP_ERR_INVALID, st);
         T(says("desc.stage 7 does not exist"));
-        if (rank == 0 || rank == 3) T(says("has failed on rank"));
-        T_EQ(rank == 1 ? -1 : rank == 0, cdp_last_error()->peer);
+        if (rank == 0 || rank == 3) T(says("has failed on rank 1: ")); /* in the world */
+        T_EQ(rank == 1 ? -1 : rank != 2, cdp_last_error()->peer);
     }
     if (kind > 0) {
         T_EQ(CDP_OK, st);
