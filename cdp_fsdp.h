@@ -347,7 +347,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
    values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID
    (the text names the member), UNSUPPORTED (another dtype), NOMEM, MISMATCH (the text names the
    first difference and both ranks), or the group's failure. All ranks return the error of one, with
-   its rank and text; the groups stay usable. A rank without desc or desc->group cannot tell. */
+   its rank and text; the groups stay usable. A rank without desc or desc->group cannot tell. One
+   that alone lacks `replicate` cannot tell the copies of its shard: those without norm_group wait
+   for their deadline, and name it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
 /* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
    one learn that it has left. NULL is allowed. */
@@ -400,7 +402,9 @@ CDP_API cdp_status cdp_fsdp_drop(cdp_fsdp *fsdp);
    CDP_FSDP_AGREE. Collective over `group`. Errors: INVALID; UNSUPPORTED (desc.replicate or
    norm_group); STATE (all ranks that held a shard are gone: the text names it; load what was saved.
    Or `turn` cannot be reached); NOMEM; MISMATCH; the failure of `group`. After an error nothing is
-   lost: call it again with another group; other calls but cdp_fsdp_destroy() fail until then. */
+   lost: call it again with another group; other calls but cdp_fsdp_destroy() fail until then.
+   Pieces are others afterwards, in other memory: cdp_ckpt_staged() comes before if a save with
+   `late` goes on, and items are made anew. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *fsdp, cdp_group *group, uint64_t turn);
 /* How many steps have ended, by cdp_fsdp_step() or cdp_fsdp_drop(), on this group and those before;
    0 for NULL. */
