@@ -54,7 +54,7 @@ CDP__PRIVATE cdp__fsdp_record cdp__fsdp_describe(const cdp_fsdp *f, uint64_t wan
     if (f->ended) r.flags |= CDP__FSDP_ENDED;
     if (f->torn) r.flags |= CDP__FSDP_TORN;
     if (f->filled) r.flags |= CDP__FSDP_FILLED;
-    if (f->ended ? f->info.skipped : f->left_out) r.flags |= CDP__FSDP_LEFT_OUT;
+    if (f->ended ? !cdp__fsdp_will_update(f) : f->left_out) r.flags |= CDP__FSDP_LEFT_OUT;
     if (!f->pending) return r;
     r.pending = f->pending->layout;
     r.pending_ranks = f->pending->ranks;

@@ -225,9 +225,18 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
     return cdp__fsdp_broken(f, st);
 }
 
+/* Whether the update of a step that has ended is possible: a NaN as the norm allows no clip. */
+CDP__PRIVATE bool cdp__fsdp_can_scale(const cdp_fsdp *f) {
+    return f->info.scale > 0 && f->info.scale <= DBL_MAX;
+}
+
+CDP__PRIVATE bool cdp__fsdp_will_update(const cdp_fsdp *f) {
+    return !f->info.skipped && cdp__fsdp_can_scale(f);
+}
+
 CDP_API cdp_status cdp_fsdp_step(cdp_fsdp *f) {
     cdp_status st = cdp__fsdp_may_change(f, "cdp_fsdp_step", true);
-    if (st == CDP_OK && !f->info.skipped && !(f->info.scale > 0 && f->info.scale <= DBL_MAX))
+    if (st == CDP_OK && !f->info.skipped && !cdp__fsdp_can_scale(f))
         st = cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_fsdp_step: the norm of the gradients is not finite, so no clip is possible; set "
             "desc.skip_nonfinite, or call cdp_fsdp_drop()");

@@ -5,6 +5,7 @@
 #include "cdp.h"
 #include "cdp_fsdp.h"
 #include "ranks.h"
+#include <math.h>
 
 /* ---- the protocol, explored ---- */
 
@@ -738,6 +739,32 @@ TEST(ranks_join_with_and_without_a_death) {
         }
 }
 
+/* An overflow makes the clip impossible: cdp_fsdp_step() refuses, so nobody makes that update. */
+static void *overflows(void *arg) {
+    player *q = (player *)arg;
+    float whole[ELEMENTS];
+    T_EQ(CDP_OK, enters_world(q, true));
+    for (uint32_t u = 0; u < UNITS; ++u) {
+        cdp_fsdp_grad(q->f, 3 * u)[0] = INFINITY;
+        T_EQ(CDP_OK, cdp_fsdp_ready(q->f, u));
+    }
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(q->f, 0, NULL));
+    if (q->id == 2) {
+        cdp_fsdp_destroy(q->f);
+        q->f = NULL;
+        return NULL;
+    }
+    ++q->at;
+    T_EQ(CDP_OK, enters_world(q, false));
+    T_EQ(1, cdp_fsdp_turn(q->f));
+    for (uint32_t i = 0; i < PARAMS; ++i) {
+        T_EQ(CDP_OK, cdp_fsdp_save(q->f, i, CDP_FSDP_VALUES, whole, 0));
+        for (uint32_t k = 0; k < cdp__fsdp_count(&q->params[i]) && !q->id; ++k)
+            T((double)whole[k] == (double)((i * 3 + k) % 7) - 2.5);
+    }
+    return NULL;
+}
+
 /* Groups of a cdp_fsdp fail alone: rank 1 leaves for another epoch where rank 0 waits for it. */
 static void *leaves_or_waits(void *arg) {
     player *q = (player *)arg;
@@ -755,24 +782,33 @@ static void *leaves_or_waits(void *arg) {
                   : cdp_fsdp_backward_end(q->f, 0, NULL));
     return NULL;
 }
+static void run_players(play p, uint32_t n, void *(*func)(void *)) {
+    player players[3];
+    memset(players, 0, sizeof players);
+    for (uint32_t w = 0; w < p.worlds; ++w)
+        if (!world_open(&p.world[w], n - w, NULL, 0)) abort();
+    for (uint32_t i = 0; i < n; ++i) {
+        players[i].p = &p;
+        players[i].id = i;
+        player_desc(&players[i]);
+        if (pthread_create(&players[i].thread, NULL, func, &players[i])) abort();
+    }
+    for (uint32_t i = 0; i < n; ++i)
+        pthread_join(players[i].thread, NULL);
+    for (uint32_t i = 0; i < n; ++i)
+        cdp_fsdp_destroy(players[i].f);
+    for (uint32_t w = 0; w < p.worlds; ++w)
+        world_close(&p.world[w]);
+}
 TEST(no_wait_outlives_the_group) {
     for (uint32_t saves = 0; saves < 2; ++saves) {
-        play p = {.worlds = 1, .copies = 1, .members = {3}, .lost = saves != 0};
-        player players[2];
-        memset(players, 0, sizeof players);
-        if (!world_open(&p.world[0], 2, NULL, 0)) abort();
-        for (uint32_t i = 0; i < 2; ++i) {
-            players[i].p = &p;
-            players[i].id = i;
-            player_desc(&players[i]);
-            if (pthread_create(&players[i].thread, NULL, leaves_or_waits, &players[i])) abort();
-        }
-        for (uint32_t i = 0; i < 2; ++i)
-            pthread_join(players[i].thread, NULL);
-        for (uint32_t i = 0; i < 2; ++i)
-            cdp_fsdp_destroy(players[i].f);
-        world_close(&p.world[0]);
+        const play p = {.worlds = 1, .copies = 1, .members = {3}, .lost = saves != 0};
+        run_players(p, 2, leaves_or_waits);
     }
+}
+TEST(an_update_that_is_impossible_is_made_by_nobody) {
+    const play p = {.worlds = 2, .copies = 1, .members = {7, 3}, .die_at = {99}};
+    run_players(p, 3, overflows);
 }
 
 int main(int argc, char **argv) {
@@ -788,6 +824,8 @@ int main(int argc, char **argv) {
         {"values_that_were_loaded_are_in_the_copies", values_that_were_loaded_are_in_the_copies,
             60},
         {"no_wait_outlives_the_group", no_wait_outlives_the_group, 20},
+        {"an_update_that_is_impossible_is_made_by_nobody",
+            an_update_that_is_impossible_is_made_by_nobody, 20},
         {"all_holders_of_a_shard_die_and_the_others_say_so",
             all_holders_of_a_shard_die_and_the_others_say_so, 60},
         {"ranks_join_with_and_without_a_death", ranks_join_with_and_without_a_death, 60},
