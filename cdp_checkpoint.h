@@ -2059,8 +2059,8 @@ typedef struct cdp__ck_word {
     char text[CDP_ERROR_TEXT];
 } cdp__ck_word;
 
-/* Writes the error of this rank down for the others. `told`: it is one that all ranks have been told
-   already, so it says whose it is. */
+/* Writes the error of this rank down for the others. `told`: all ranks have been told it already,
+   so it says whose it is. */
 CDP__PRIVATE void cdp__ck_word_fill(cdp__ck_word *w, cdp_group *g, const cdp_error *e, bool told) {
     cdp__text t = cdp__text_of(w->text, sizeof w->text);
     memset(w, 0, sizeof *w);

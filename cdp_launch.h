@@ -200,8 +200,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, c
    after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a
    worker whose output nobody carries stands still. Where the reader of this process's stdout or
    stderr stops, workers wait for it when their pipes are full, and so does the end of the job; 2 s
-   after cdp_agent_stop() or timeout_ms the rest of the output is given up. Errors: INVALID (no agent); IO, NOMEM, INVALID
-   as cdp_agent_start() (a restart failed; the state is then FAILED). */
+   after cdp_agent_stop() or timeout_ms the rest of the output is given up. Errors: INVALID (no
+   agent); IO, NOMEM, INVALID as cdp_agent_start() (a restart failed; the state is then FAILED). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_step(cdp_agent *agent, uint32_t wait_ms);
 /* Steps until the workers have ended for good. CDP_OK: SUCCEEDED. Errors: REMOTE (FAILED: the
    sentence names rank, end and message of the first failure); ABORTED (STOPPED); TIMEOUT (they
