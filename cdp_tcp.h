@@ -4813,7 +4813,7 @@ CDP__PRIVATE cdp_status cdp__mesh_claim(cdp__mesh *m) {
     cdp__mesh_key(m, s->key_text, "claim", m->desc.group.rank);
     s->config = false;
     s->claimed_until_ns = 0;
-    cdp__text_add(&t, "%llx ", (unsigned long long)(random | 1ull << 63)); /* always as long */
+    cdp__text_add(&t, "%llx ", (unsigned long long)(random | 1ull << 63)); /* 16 digits */
     s->own_head = t.used;
     cdp__addrs_text(
         own, cdp__mesh_own_addrs(m, own), mine + s->own_head, sizeof s->own - s->own_head);

@@ -374,7 +374,7 @@ CDP__PRIVATE bool cdp__world_differs(cdp__world *w, uint32_t peer, const cdp__wa
 
 /* Rank `peer` waits for a group that this rank has destroyed. Where the two had exchanged nothing
    in it, nobody has told it so. */
-CDP__PRIVATE void cdp__world_has_left(cdp__world *w, uint32_t peer, uint64_t channel) {
+CDP__PRIVATE void cdp__world_send_leave(cdp__world *w, uint32_t peer, uint64_t channel) {
     if (!cdp__world_closed(w, channel)) return;
     cdp__channel_send_control(w, peer, channel, CDP__MESSAGE_LEAVE);
     (void)cdp__port_flush(w, peer);
@@ -398,7 +398,7 @@ CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, 
     v.from = peer;
     if (type == CDP__MESSAGE_WAIT) {
         if (!cdp__wait_decode(body, bytes, &wait)) return false;
-        cdp__world_has_left(w, peer, wait.at.channel);
+        cdp__world_send_leave(w, peer, wait.at.channel);
         if (cdp__world_differs(w, peer, &wait) || !wait.probe) return true;
         v.at = wait.at;
         v.serial = wait.serial;
