@@ -487,7 +487,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_vote_wide(const cdp_fsdp_desc *d, cdp_status s
     return d->replicate ? cdp__fsdp_vote(d->replicate, st) : st;
 }
 
-/* A group that was never used tells nobody that this rank leaves it. */
+/* In a group that was never used, a rank that waits learns only after a second that another one has
+   left; in one that was used, at once. */
 CDP__PRIVATE cdp_status cdp__fsdp_use_groups(cdp_fsdp *f) {
     cdp_status st = cdp_barrier(f->gathers);
     if (st == CDP_OK) st = cdp_barrier(f->reductions);
