@@ -38,6 +38,8 @@ static void select_action(void *user, cdp_rpc_request *request) {
     a->requests[a->waiting++] = request;
     ++a->asked;
     if (a->waiting < a->observers) return;
+    a->waiting = 0;
+    ++a->batches; /* before the answers: the last one may end the program's count */
     for (uint32_t i = 0; i < a->observers; ++i) {
         int64_t at, action;
         memcpy(&at, a->requests[i]->data, sizeof at);
@@ -46,8 +48,6 @@ static void select_action(void *user, cdp_rpc_request *request) {
         const cdp_args results = {.iov = &iov, .iov_count = 1};
         cdp_rpc_reply(a->requests[i], &results);
     }
-    a->waiting = 0;
-    ++a->batches;
 }
 
 /* On an observer: runs an episode with the agent that the first argument refers to; returns the
