@@ -85,7 +85,7 @@ help:
 #: Measure
 #:   bench            this library alone
 #:   bench-peers      beside Open MPI, MPICH, Gloo and raw sockets; PEERS="--full" for longer
-#:   bench-dtensor    redistributions beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch
+#:   bench-dtensor    redistributions, losses and attention beside PyTorch and ScaLAPACK; PYTHON=python3 says which Python has torch
 #:   bench-memory     the memory allocator beside others and a model of PyTorch's
 #:   bench-rpc        calls beside bare messages, gRPC and PyTorch; RPC="--help" says how
 #:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs

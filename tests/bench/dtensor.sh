@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Redistributions beside PyTorch's DTensor over Gloo (where a Python has torch), and beside ScaLAPACK's pdgemr2d (where
 # mpicc links with scalapack-openmpi), 2 and 4 ranks of this machine. Both sides take turns, --rounds times; of each side the
-# least median over the rounds counts.
+# least median over the rounds counts. Then losses and attention beside PyTorch's: losses.sh.
 #
 # Columns: pair, bytes; least and median of ours in us; the least possible time, measured in the same runs (each byte of the
 # results copied once, by all ranks at once: see dtensor.c), and ours / that; least and median of theirs; theirs / ours of the
@@ -70,6 +70,7 @@ for n in 2 4; do
 done
 
 [ -z "$large" ] || exit 0
+PYTHON=$python bash tests/bench/losses.sh "$build"
 if ! mpicc -O2 tests/bench/scalapack.c -o "$build/bench/scalapack" -lscalapack-openmpi > /dev/null 2>&1; then
     echo 'SKIP pdgemr2d: mpicc does not link with scalapack-openmpi'
     exit 0
