@@ -4108,14 +4108,15 @@ CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint
     cdp__text_bytes(t, digits + n, sizeof digits - n);
 }
 
-/* Formats with %s, %c, %d, %u, %x and %%, and the lengths l, ll and z. An unknown directive ends
-   the text. */
+/* Formats with %s, %c, %d, %u, %x and %%, and the lengths l, ll and z. From an unknown directive
+   on, the format stands in the text as it is, because where later arguments begin is unknown. */
 CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     for (; *f; ++f) {
         if (*f != '%') {
             cdp__text_char(t, *f);
             continue;
         }
+        const char *directive = f;
         uint64_t bytes = sizeof(int);
         for (++f; *f == 'l' || *f == 'z'; ++f) {
             bytes = bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
@@ -4135,9 +4136,11 @@ CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list
             const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long)
                                           : (uint64_t)va_arg(ap, unsigned);
             cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
-        } else {
+        } else if (*f == '%') {
             cdp__text_char(t, '%');
-            if (*f != '%') break;
+        } else {
+            cdp__text_bytes(t, directive, strlen(directive));
+            break;
         }
     }
     (void)cdp__text_end(t);

@@ -73,8 +73,16 @@ TEST(formatter_cuts_and_survives) {
     T(strcmp(small, "-") == 0);
     /* a directive cut by the end of the format */
     T(strcmp(formatted(small, sizeof small, "a%"), "a%") == 0);
-    T(strcmp(formatted(small, sizeof small, "a%q", 1), "a%") == 0);
     T(strcmp(formatted(small, sizeof small, "%s", (const char *)NULL), "(null)") == 0);
+}
+
+/* How many arguments an unknown directive would take is unknown, too. */
+TEST(formatter_shows_what_it_does_not_know) {
+    char out[40];
+    T(!strcmp(formatted(out, sizeof out, "%d of %5u bytes, %s", 7, 8u, "x"), "7 of %5u bytes, %s"));
+    T(!strcmp(formatted(out, sizeof out, "%.1f ms", 1.5), "%.1f ms"));
+    T(!strcmp(formatted(out, sizeof out, "%s: %lq!", "x", 1L), "x: %lq!"));
+    T(!strcmp(formatted(out, sizeof out, "%d%z", 100), "100%z"));
 }
 
 /* NULL means stderr. */
@@ -1401,6 +1409,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"formatter_equals_printf", formatter_equals_printf, 10},
         {"formatter_cuts_and_survives", formatter_cuts_and_survives, 10},
+        {"formatter_shows_what_it_does_not_know", formatter_shows_what_it_does_not_know, 10},
         {"errors_are_complete_sentences", errors_are_complete_sentences, 10},
         {"errors_are_recorded_for_launchers", errors_are_recorded_for_launchers, 10},
         {"errors_name_their_file", errors_name_their_file, 10},
