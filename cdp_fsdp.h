@@ -841,6 +841,16 @@ CDP__PRIVATE uint32_t cdp__fsdp_holds(
     return CDP__FSDP_NONE;
 }
 
+/* Goes on with a layout that r describes, if it is newer than the one before. */
+CDP__PRIVATE void cdp__fsdp_take_newer(cdp__fsdp_verdict *v, const cdp__fsdp_record *r,
+    uint64_t layout, uint64_t ranks, uint64_t copies) {
+    if (layout <= v->layout || r->flags & CDP__FSDP_TORN) return;
+    v->layout = layout;
+    v->ranks = (uint32_t)ranks;
+    v->copies = (uint32_t)copies;
+    v->distance = (uint32_t)r->distance;
+}
+
 /* The layout of the member that has used the newest one. Whoever used it had seen that it is
    complete on all of its ranks. */
 CDP__PRIVATE void cdp__fsdp_find_layout(
@@ -848,11 +858,7 @@ CDP__PRIVATE void cdp__fsdp_find_layout(
     uint32_t i;
     for (i = 0; i < count; ++i) {
         v->seen = cdp__max(v->seen, r[i].seen);
-        if (r[i].layout <= v->layout || r[i].flags & CDP__FSDP_TORN) continue;
-        v->layout = r[i].layout;
-        v->ranks = (uint32_t)r[i].ranks;
-        v->copies = (uint32_t)r[i].copies;
-        v->distance = (uint32_t)r[i].distance;
+        cdp__fsdp_take_newer(v, &r[i], r[i].layout, r[i].ranks, r[i].copies);
     }
 }
 
@@ -919,13 +925,8 @@ CDP__PRIVATE void cdp__fsdp_weigh(const cdp__fsdp_record *r, uint32_t count, cdp
 CDP__PRIVATE void cdp__fsdp_find_pending(
     const cdp__fsdp_record *r, uint32_t count, cdp__fsdp_verdict *v) {
     uint32_t i;
-    for (i = 0; i < count; ++i) {
-        if (r[i].pending <= v->layout || r[i].flags & CDP__FSDP_TORN) continue;
-        v->layout = r[i].pending;
-        v->ranks = (uint32_t)r[i].pending_ranks;
-        v->copies = (uint32_t)r[i].pending_copies;
-        v->distance = (uint32_t)r[i].distance;
-    }
+    for (i = 0; i < count; ++i)
+        cdp__fsdp_take_newer(v, &r[i], r[i].pending, r[i].pending_ranks, r[i].pending_copies);
 }
 
 /* All ranks of the new group decide from their records. v->layout 0: no rank holds anything. */
