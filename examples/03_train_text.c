@@ -923,10 +923,8 @@ static bool run(settings *s, cdp_group *world, const char *program, bool alone) 
     corpus_free(&text);
     free(state);
     free(r.snapshot);
-    free(r.train.step);
-    free(r.train.bits);
-    free(r.held.step);
-    free(r.held.bits);
+    curve_free(&r.train);
+    curve_free(&r.held);
     return ok;
 }
 

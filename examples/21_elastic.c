@@ -218,8 +218,7 @@ static bool draw_course(const course *c, const char *path) {
     const bool ok = file_write(path, p.at, p.bytes, &why);
     if (!ok) complain(&why);
     free(p.at);
-    free(smooth.step);
-    free(smooth.bits);
+    curve_free(&smooth);
     return ok;
 }
 

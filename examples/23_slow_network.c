@@ -51,6 +51,7 @@ static void trainer_close(trainer *t) {
     free(t->own_grads);
     free(t->inputs);
     free(t->targets);
+    curve_free(&t->held);
 }
 
 static bool trainer_open_ddp(trainer *t, const cdp_param *params) {
@@ -206,10 +207,6 @@ static bool compare(
     }
     trainer_close(&ddp);
     trainer_close(&outer);
-    free(ddp.held.step);
-    free(ddp.held.bits);
-    free(outer.held.step);
-    free(outer.held.bits);
     return ok;
 }
 

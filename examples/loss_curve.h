@@ -23,6 +23,11 @@ static void curve_add(curve *c, uint64_t step, double bits) {
     c->bits[c->count++] = bits;
 }
 
+static void curve_free(curve *c) {
+    free(c->step);
+    free(c->bits);
+}
+
 /* The round number (1, 2 or 5 times a power of ten) that cuts `range` into at most `parts`
    parts. */
 static double tick_of(double range, int parts) {
