@@ -88,6 +88,7 @@
         average parameters now and then        cdp_averager_step
         train over a slow network              cdp_outer_create; cdp_outer_step after each step;
                                                CDP_HOOK_QUANTIZE_4
+        save, restore an outer's state         cdp_outer_gather, cdp_outer_scatter
         update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
         save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
@@ -3306,11 +3307,14 @@ typedef struct cdp_outer_desc {
     /* How differences travel (default: as f32). It is owned by the outer, also if creation fails;
        its `device` is false, POWERSGD is of no use. */
     const cdp_hook *wire;
+    /* Of a run that goes on: `steps` of cdp_outer_stats when its state was saved; that of rank 0
+       counts (default: 0) */
+    uint64_t steps;
 } cdp_outer_desc;
 
 typedef struct cdp_outer_stats {
-    uint64_t steps;      /* calls of cdp_outer_step() that count */
-    uint64_t rounds;     /* fragments that were agreed on */
+    uint64_t steps;      /* desc.steps, and calls of cdp_outer_step() that count */
+    uint64_t rounds;     /* fragments that were agreed on in these steps */
     uint64_t sent_bytes; /* given to operations, by this rank */
     uint64_t wait_ns;    /* in which cdp_outer_step() waited for others */
 } cdp_outer_stats;
@@ -3335,6 +3339,29 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_outer_step(cdp_outer *outer);
    that agreed already stay as they trained them. Errors: as cdp_outer_create(); call it again, with
    a later group, or destroy the outer. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_rebind(cdp_outer *outer, cdp_group *group);
+
+/* What all ranks have alike: the parameters on which they agreed last, and the outer momentum. */
+#define CDP_OUTER_PARAMS 0u
+#define CDP_OUTER_MOMENTUM 1u
+/* Save and restore: the state of one parameter is copied to `values` of rank `root`, or taken from
+   there by all ranks; as many f32 as the parameter has elements, on other ranks unused. Gathering
+   is local. Restoring is collective, and leaves `data` alone.
+
+   A run that goes on has the same bits if it has as many ranks, and each restores its own of what
+   ranks do not share. This is the state of its inner optimizer; that of `wire`, if that has any
+   (save of cdp_outer_hook(), and load before desc.wire is set); and its parameters, after
+   cdp_outer_create(), which overwrites them. Only where fragments is 1 and alpha 0, right after a
+   round, all ranks have the same parameters.
+
+   Errors: INVALID (NULL; no such rank, parameter or state), STATE (destroyed; a failure before; a
+   fragment is on its way: none is in steps that are multiples of period / fragments), and for
+   restoring the group's failure; then call cdp_outer_rebind(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_outer_gather(
+    cdp_outer *outer, uint32_t state, uint32_t index, float *values, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_outer_scatter(
+    cdp_outer *outer, uint32_t state, uint32_t index, const float *values, uint32_t root);
+/* The outer's copy of desc.wire, for save and error_norm; NULL: it has none. */
+CDP_API const cdp_hook *cdp_outer_hook(const cdp_outer *outer);
 
 /* Local. What is on its way is waited for, at most until its deadline. NULL is allowed. */
 CDP_API void cdp_outer_destroy(cdp_outer *outer);
@@ -29399,6 +29426,7 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
 enum {
     CDP__OUTER_ROUNDS = 7, /* and one more; 0: this rank has agreed with nobody yet */
     CDP__OUTER_STATE,
+    CDP__OUTER_STEPS, /* with which all go on */
     CDP__OUTER_FACTS
 };
 
@@ -29420,6 +29448,8 @@ CDP__PRIVATE void cdp__outer_facts(const cdp_outer *o, uint64_t facts[CDP__OUTER
     facts[6] = cdp__outer_bits(d->alpha);
     facts[CDP__OUTER_ROUNDS] = o->agreed ? o->stats.rounds + 1 : 0;
     facts[CDP__OUTER_STATE] = cdp__hash(hash, o->momentum, o->total * sizeof *o->momentum);
+    facts[CDP__OUTER_STEPS] =
+        o->agreed ? o->stats.rounds * (d->period / d->fragments) : o->stats.steps;
 }
 
 CDP__PRIVATE cdp_status cdp__outer_compare(const uint64_t *all, uint32_t n) {
@@ -29472,9 +29502,9 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
                 2 * sizeof *all)
             != 0)
             cdp__outer_mix(o, 0, o->total, 0);
-        o->stats.rounds = of[CDP__OUTER_ROUNDS] - (of[CDP__OUTER_ROUNDS] != 0);
         o->agreed = true;
-        o->stats.steps = o->stats.rounds * (o->desc.period / o->desc.fragments);
+        o->stats.steps = of[CDP__OUTER_STEPS];
+        o->stats.rounds = o->stats.steps / (o->desc.period / o->desc.fragments);
     }
     return st;
 }
@@ -29612,6 +29642,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     o->desc = d;
     o->os = cdp__group_os(d.group);
     o->wire.stage = cdp__outer_plain;
+    o->stats.steps = d.steps;
     st = cdp__outer_memory(o);
     if (st == CDP_OK) cdp__outer_save(o);
     st = cdp__outer_meet(o, d.group, st, "cdp_outer_create");
@@ -29650,6 +29681,77 @@ CDP_API cdp_outer_stats cdp_outer_stats_of(const cdp_outer *o) {
     if (o && !cdp__ended(o)) return o->stats;
     memset(&none, 0, sizeof none);
     return none;
+}
+
+#endif /* CDP_NO_TRAINING */
+#endif /* CDP_NO_AVERAGER */
+#endif /* CDP_NO_DDP */
+
+/* ---- >>train/outer_state: saving and restoring what ranks of an outer have alike ------------- */
+
+/* Knows: an outer's rows of numbers. Promises: all ranks restore the same bits. */
+
+#ifndef CDP_NO_DDP
+#ifndef CDP_NO_AVERAGER
+#ifndef CDP_NO_TRAINING
+
+/* Finds one kind of state of a parameter; *here: `values` of this rank are used. */
+CDP__PRIVATE cdp_status cdp__outer_find(cdp_outer *o, const char *call, uint32_t state,
+    uint32_t index, const float *values, uint32_t root, float **own, bool *here) {
+    const cdp_status st = cdp__outer_usable(o, call);
+    uint32_t i;
+    if (st != CDP_OK) return st;
+    if (o->failed != CDP_OK)
+        return cdp__fail(CDP_ERR_STATE, "%s: its group has failed (%s); call cdp_outer_rebind()",
+            call, cdp_status_name(o->failed));
+    if (o->in_flight)
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: a fragment is on its way after step %llu; call it after a step that is a multiple "
+            "of period / fragments, which is %llu",
+            call, (unsigned long long)o->stats.steps,
+            (unsigned long long)(o->desc.period / o->desc.fragments));
+    if (index >= o->desc.param_count)
+        return cdp__fail(CDP_ERR_INVALID, "%s: parameter %u should be less than param_count, %u",
+            call, index, o->desc.param_count);
+    if (state > CDP_OUTER_MOMENTUM)
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: state %u is neither CDP_OUTER_PARAMS nor _MOMENTUM", call, state);
+    if (root >= cdp_size(o->group))
+        return cdp__fail(
+            CDP_ERR_INVALID, "%s: root %u is no rank of %u", call, root, cdp_size(o->group));
+    *here = cdp_rank(o->group) == root;
+    if (*here && !values && o->params[index].count) return cdp__missing(call, "values");
+    *own = state == CDP_OUTER_PARAMS ? o->saved : o->momentum;
+    for (i = 0; i < index; ++i)
+        *own += o->params[i].count;
+    return CDP_OK;
+}
+
+CDP_API CDP__COLD cdp_status cdp_outer_gather(
+    cdp_outer *o, uint32_t state, uint32_t index, float *values, uint32_t root) {
+    float *own = NULL;
+    bool here = false;
+    const cdp_status st =
+        cdp__outer_find(o, "cdp_outer_gather", state, index, values, root, &own, &here);
+    if (st == CDP_OK && here && o->params[index].count)
+        memcpy(values, own, (size_t)o->params[index].count * sizeof *own);
+    return st;
+}
+
+CDP_API CDP__COLD cdp_status cdp_outer_scatter(
+    cdp_outer *o, uint32_t state, uint32_t index, const float *values, uint32_t root) {
+    float *own = NULL;
+    bool here = false;
+    cdp_status st =
+        cdp__outer_find(o, "cdp_outer_scatter", state, index, values, root, &own, &here);
+    if (st != CDP_OK || !o->params[index].count) return st;
+    if (here) memcpy(own, values, (size_t)o->params[index].count * sizeof *own);
+    st = cdp_broadcast(o->group, own, o->params[index].count, CDP_DTYPE_F32, root);
+    return st == CDP_OK ? CDP_OK : cdp__outer_fail(o, st);
+}
+
+CDP_API const cdp_hook *cdp_outer_hook(const cdp_outer *o) {
+    return o && !cdp__ended(o) && o->wire.stage != cdp__outer_plain ? &o->wire : NULL;
 }
 
 #endif /* CDP_NO_TRAINING */

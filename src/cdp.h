@@ -86,6 +86,7 @@
         average parameters now and then        cdp_averager_step
         train over a slow network              cdp_outer_create; cdp_outer_step after each step;
                                                CDP_HOOK_QUANTIZE_4
+        save, restore an outer's state         cdp_outer_gather, cdp_outer_scatter
         update parameters, shard their state   cdp_optimizer_create; cdp_optimizer_step
         save, restore an optimizer's state     cdp_optimizer_gather, cdp_optimizer_scatter
         limit the norm of gradients            cdp_ddp_clip
@@ -542,6 +543,7 @@ extern "C" {
 #include "train/leaves_tree.h"
 #include "train/leaves.h"
 #include "train/outer.h"
+#include "train/outer_state.h"
 #include "train/stragglers.h"
 #include "train/report.h"
 

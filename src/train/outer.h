@@ -211,6 +211,7 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
 enum {
     CDP__OUTER_ROUNDS = 7, /* and one more; 0: this rank has agreed with nobody yet */
     CDP__OUTER_STATE,
+    CDP__OUTER_STEPS, /* with which all go on */
     CDP__OUTER_FACTS
 };
 
@@ -232,6 +233,8 @@ CDP__PRIVATE void cdp__outer_facts(const cdp_outer *o, uint64_t facts[CDP__OUTER
     facts[6] = cdp__outer_bits(d->alpha);
     facts[CDP__OUTER_ROUNDS] = o->agreed ? o->stats.rounds + 1 : 0;
     facts[CDP__OUTER_STATE] = cdp__hash(hash, o->momentum, o->total * sizeof *o->momentum);
+    facts[CDP__OUTER_STEPS] =
+        o->agreed ? o->stats.rounds * (d->period / d->fragments) : o->stats.steps;
 }
 
 CDP__PRIVATE cdp_status cdp__outer_compare(const uint64_t *all, uint32_t n) {
@@ -284,9 +287,9 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
                 2 * sizeof *all)
             != 0)
             cdp__outer_mix(o, 0, o->total, 0);
-        o->stats.rounds = of[CDP__OUTER_ROUNDS] - (of[CDP__OUTER_ROUNDS] != 0);
         o->agreed = true;
-        o->stats.steps = o->stats.rounds * (o->desc.period / o->desc.fragments);
+        o->stats.steps = of[CDP__OUTER_STEPS];
+        o->stats.rounds = o->stats.steps / (o->desc.period / o->desc.fragments);
     }
     return st;
 }
@@ -424,6 +427,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     o->desc = d;
     o->os = cdp__group_os(d.group);
     o->wire.stage = cdp__outer_plain;
+    o->stats.steps = d.steps;
     st = cdp__outer_memory(o);
     if (st == CDP_OK) cdp__outer_save(o);
     st = cdp__outer_meet(o, d.group, st, "cdp_outer_create");

@@ -51,11 +51,14 @@ typedef struct cdp_outer_desc {
     /* How differences travel (default: as f32). It is owned by the outer, also if creation fails;
        its `device` is false, POWERSGD is of no use. */
     const cdp_hook *wire;
+    /* Of a run that goes on: `steps` of cdp_outer_stats when its state was saved; that of rank 0
+       counts (default: 0) */
+    uint64_t steps;
 } cdp_outer_desc;
 
 typedef struct cdp_outer_stats {
-    uint64_t steps;      /* calls of cdp_outer_step() that count */
-    uint64_t rounds;     /* fragments that were agreed on */
+    uint64_t steps;      /* desc.steps, and calls of cdp_outer_step() that count */
+    uint64_t rounds;     /* fragments that were agreed on in these steps */
     uint64_t sent_bytes; /* given to operations, by this rank */
     uint64_t wait_ns;    /* in which cdp_outer_step() waited for others */
 } cdp_outer_stats;
@@ -80,6 +83,29 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_outer_step(cdp_outer *outer);
    that agreed already stay as they trained them. Errors: as cdp_outer_create(); call it again, with
    a later group, or destroy the outer. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_outer_rebind(cdp_outer *outer, cdp_group *group);
+
+/* What all ranks have alike: the parameters on which they agreed last, and the outer momentum. */
+#define CDP_OUTER_PARAMS 0u
+#define CDP_OUTER_MOMENTUM 1u
+/* Save and restore: the state of one parameter is copied to `values` of rank `root`, or taken from
+   there by all ranks; as many f32 as the parameter has elements, on other ranks unused. Gathering
+   is local. Restoring is collective, and leaves `data` alone.
+
+   A run that goes on has the same bits if it has as many ranks, and each restores its own of what
+   ranks do not share. This is the state of its inner optimizer; that of `wire`, if that has any
+   (save of cdp_outer_hook(), and load before desc.wire is set); and its parameters, after
+   cdp_outer_create(), which overwrites them. Only where fragments is 1 and alpha 0, right after a
+   round, all ranks have the same parameters.
+
+   Errors: INVALID (NULL; no such rank, parameter or state), STATE (destroyed; a failure before; a
+   fragment is on its way: none is in steps that are multiples of period / fragments), and for
+   restoring the group's failure; then call cdp_outer_rebind(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_outer_gather(
+    cdp_outer *outer, uint32_t state, uint32_t index, float *values, uint32_t root);
+CDP_MUST_CHECK CDP_API cdp_status cdp_outer_scatter(
+    cdp_outer *outer, uint32_t state, uint32_t index, const float *values, uint32_t root);
+/* The outer's copy of desc.wire, for save and error_norm; NULL: it has none. */
+CDP_API const cdp_hook *cdp_outer_hook(const cdp_outer *outer);
 
 /* Local. What is on its way is waited for, at most until its deadline. NULL is allowed. */
 CDP_API void cdp_outer_destroy(cdp_outer *outer);

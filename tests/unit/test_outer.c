@@ -328,6 +328,141 @@ TEST(before_the_first_round_a_newcomer_takes_what_the_others_have) {
     cdp_hub_destroy(w.hub);
 }
 
+/* ---- saved state ---- */
+
+enum {
+    HOOK_BYTES = 40000
+};
+
+typedef struct saved_run {
+    job j;
+    uint32_t at; /* it is saved after so many steps */
+    bool goes_on;
+    float agreed[2][VALUES], own[RANKS][VALUES], end[RANKS][VALUES];
+    uint8_t hook[RANKS][HOOK_BYTES];
+    uint64_t hook_bytes[RANKS], steps;
+} saved_run;
+
+static void run_saves(saved_run *s, cdp_outer *o, cdp_group *g) {
+    const uint32_t r = cdp_rank(g), root = cdp_size(g) - 1;
+    const cdp_hook *wire = cdp_outer_hook(o);
+    for (uint32_t state = 0; state < 2; ++state) {
+        float *at = s->agreed[state];
+        for (uint32_t i = 0; i < PARAMS; at += lengths[i++])
+            T_EQ(CDP_OK, cdp_outer_gather(o, state, i, r == root ? at : NULL, root));
+    }
+    memcpy(s->own[r], s->j.data[r], sizeof s->own[r]);
+    if (wire) s->hook_bytes[r] = wire->save(wire->self, s->hook[r], HOOK_BYTES);
+    T(s->hook_bytes[r] <= HOOK_BYTES);
+    if (r == root) s->steps = cdp_outer_stats_of(o).steps;
+}
+
+static cdp_outer *run_restores(saved_run *s, cdp_group *g) {
+    const uint32_t r = cdp_rank(g);
+    const cdp_hook_desc hd = {.kind = s->j.wire, .os = g->os};
+    cdp_outer_desc d = s->j.desc;
+    cdp_param p[PARAMS];
+    cdp_hook wire;
+    cdp_outer *o;
+    job_params(&s->j, r, p);
+    d.group = g;
+    d.params = p;
+    d.param_count = PARAMS;
+    d.steps = r == 0 ? s->steps : 0;
+    if (s->j.wire != CDP_HOOK_ALLREDUCE) {
+        T_EQ(CDP_OK, cdp_hook_create(&hd, &wire));
+        T_EQ(CDP_OK, wire.load(wire.self, s->hook[r], s->hook_bytes[r]));
+        d.wire = &wire;
+    }
+    if (!T_EQ(CDP_OK, cdp_outer_create(&d, &o))) return NULL;
+    for (uint32_t state = 0; state < 2; ++state) {
+        const float *at = s->agreed[state];
+        for (uint32_t i = 0; i < PARAMS; at += lengths[i++])
+            T_EQ(CDP_OK, cdp_outer_scatter(o, state, i, r == 0 ? at : NULL, 0));
+    }
+    memcpy(s->j.data[r], s->own[r], sizeof s->own[r]);
+    return o;
+}
+
+static void run_of_two(cdp_group *g, void *arg) {
+    saved_run *s = arg;
+    const uint32_t r = cdp_rank(g);
+    cdp_outer *o = NULL;
+    if (s->goes_on)
+        o = run_restores(s, g);
+    else
+        T_EQ(CDP_OK, job_create(&s->j, g, r, &o));
+    for (uint32_t step = s->goes_on ? s->at : 0; o && step < s->j.steps; ++step) {
+        if (step == s->at && !s->goes_on) run_saves(s, o, g);
+        for (uint32_t k = 0; k < VALUES; ++k)
+            s->j.data[r][k] += gain(r, step, k) * 1.01f;
+        T_EQ(CDP_OK, cdp_outer_step(o));
+    }
+    s->j.rounds[r] = cdp_outer_stats_of(o).rounds;
+    cdp_outer_destroy(o);
+}
+
+TEST(a_run_that_goes_on_from_saved_state_has_the_same_bits) {
+    static const struct {
+        uint64_t period, delay;
+        uint32_t fragments, at;
+        double alpha;
+        cdp_hook_kind wire;
+    } cases[] = {{4, 0, 1, 8, 0, CDP_HOOK_ALLREDUCE},
+        {5, 2, 1, 7, 0, CDP_HOOK_ALLREDUCE}, /* between rounds */
+        {6, 2, 2, 9, 0.5, CDP_HOOK_QUANTIZE_4}, {4, 1, 2, 6, 0, CDP_HOOK_SIGN},
+        {3, 0, 1, 6, 0, CDP_HOOK_TOPK}};
+    static saved_run s;
+    for (uint32_t c = 0; c < sizeof cases / sizeof *cases; ++c) {
+        memset(&s, 0, sizeof s);
+        job_begin(&s.j, cases[c].period, cases[c].fragments, cases[c].delay, cases[c].alpha);
+        s.j.wire = cases[c].wire;
+        s.j.steps = 21;
+        s.at = cases[c].at;
+        run_ranks(RANKS, NULL, 0, run_of_two, &s);
+        T_EQ(s.at, s.steps);
+        T_EQ(s.j.wire == CDP_HOOK_ALLREDUCE, !s.hook_bytes[0]);
+        memcpy(s.end, s.j.data, sizeof s.end);
+        job_begin(&s.j, cases[c].period, cases[c].fragments, cases[c].delay, cases[c].alpha);
+        s.j.wire = cases[c].wire;
+        s.j.steps = 21;
+        s.goes_on = true;
+        run_ranks(RANKS, NULL, 0, run_of_two, &s);
+        test_check(memcmp(s.end, s.j.data, sizeof s.end) == 0, __FILE__, __LINE__,
+            "case %u: other bits", c);
+        T_EQ(21 / (cases[c].period / cases[c].fragments), s.j.rounds[0]);
+    }
+}
+
+static void refuses_state(cdp_group *g, void *arg) {
+    float x[4] = {0};
+    const cdp_param p = {.data = x, .count = 4};
+    cdp_outer_desc d = {.group = g, .params = &p, .param_count = 1, .period = 4, .delay = 2};
+    cdp_outer *o;
+    (void)arg;
+    T_EQ(CDP_OK, cdp_outer_create(&d, &o));
+    T(!cdp_outer_hook(o) && !cdp_outer_hook(NULL));
+    REFUSED(CDP_ERR_INVALID, "outer", cdp_outer_gather(NULL, 0, 0, x, 0));
+    REFUSED(CDP_ERR_INVALID, "parameter 1", cdp_outer_gather(o, 0, 1, x, 0));
+    REFUSED(CDP_ERR_INVALID, "state 2", cdp_outer_scatter(o, 2, 0, x, 0));
+    REFUSED(CDP_ERR_INVALID, "root 1 is no rank of 1", cdp_outer_scatter(o, 0, 0, x, 1));
+    REFUSED(CDP_ERR_INVALID, "values", cdp_outer_gather(o, CDP_OUTER_MOMENTUM, 0, NULL, 0));
+    T_EQ(CDP_OK, cdp_outer_step(o));
+    T_EQ(CDP_OK, cdp_outer_gather(o, 0, 0, x, 0));
+    T_EQ(CDP_OK, cdp_outer_step(o));
+    REFUSED(CDP_ERR_STATE, "on its way after step 2", cdp_outer_gather(o, 0, 0, x, 0));
+    REFUSED(CDP_ERR_STATE, "period / fragments, which is 4", cdp_outer_scatter(o, 0, 0, x, 0));
+    T_EQ(CDP_OK, cdp_outer_step(o));
+    T_EQ(CDP_OK, cdp_outer_step(o));
+    T_EQ(CDP_OK, cdp_outer_scatter(o, 0, 0, x, 0));
+    cdp_group_abort(o->group, "over");
+    REFUSED(CDP_ERR_ABORTED, "over", cdp_outer_scatter(o, 0, 0, x, 0));
+    REFUSED(CDP_ERR_STATE, "cdp_outer_rebind", cdp_outer_gather(o, 0, 0, x, 0));
+    cdp_outer_destroy(o);
+    T(!cdp_outer_hook(o));
+    REFUSED(CDP_ERR_STATE, "destroyed", cdp_outer_scatter(o, 0, 0, x, 0));
+}
+
 static void count_all(cdp_group *g, void *arg) {
     train(g, arg);
 }
@@ -448,6 +583,7 @@ TEST(mistakes_are_named) {
     pthread_barrier_t created;
     run_counted(1, refuses, NULL);
     run_counted(2, differs, NULL);
+    run_counted(1, refuses_state, NULL);
     pthread_barrier_init(&created, NULL, 2);
     run_counted(2, has_a_bad_wire, &created);
     pthread_barrier_destroy(&created);
@@ -466,6 +602,8 @@ int main(int argc, char **argv) {
             30},
         {"before_the_first_round_a_newcomer_takes_what_the_others_have",
             before_the_first_round_a_newcomer_takes_what_the_others_have, 30},
+        {"a_run_that_goes_on_from_saved_state_has_the_same_bits",
+            a_run_that_goes_on_from_saved_state_has_the_same_bits, 30},
         {"all_memory_comes_back", all_memory_comes_back, 30},
         {"what_one_rank_lacks_at_creation_is_told_to_all",
             what_one_rank_lacks_at_creation_is_told_to_all, 30},
