@@ -644,10 +644,15 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
     (void)sig;
     return "a signal";
 }
+CDP__PRIVATE const char *cdp__process_signal_words(int32_t sig) {
+    (void)sig;
+    return "";
+}
 #else
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #ifndef CDP_NO_STDIO
 #include <stdio.h>
@@ -805,14 +810,18 @@ CDP__PRIVATE int32_t cdp__process_start(const cdp__process_plan *p) {
     return (int32_t)pid;
 }
 
+CDP__PRIVATE void cdp__process_end_of(int status, cdp__process_end *out) {
+    out->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    out->sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
 /* Whether it has ended: 1, and *out; 0: not yet; -errno: its end cannot be known. */
 CDP__PRIVATE int32_t cdp__process_ended(int32_t pid, cdp__process_end *out) {
     int status = 0;
     const pid_t got = waitpid((pid_t)pid, &status, WNOHANG);
     if (got == 0 || (got < 0 && errno == EINTR)) return 0;
     if (got < 0) return -errno;
-    out->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    out->sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    cdp__process_end_of(status, out);
     return 1;
 }
 
@@ -829,6 +838,10 @@ CDP__PRIVATE bool cdp__process_crashed(int32_t sig) {
     for (i = 0; i < sizeof crashes / sizeof *crashes; ++i)
         if (crashes[i] == sig) return true;
     return false;
+}
+
+CDP__PRIVATE const char *cdp__process_signal_words(int32_t sig) {
+    return strsignal(sig);
 }
 
 /* NULL: it has none here. */
@@ -848,20 +861,285 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
 }
 #endif
 
+/* ---- >>launch/facts: what every launcher knows: how a process ended, which of two failures was the  */
+
+/* first, what a rank wrote to its error file, where its files lie
+
+   Knows: ends of processes, error files, names of files. Promises: the agent of this header and
+   tools/cdprun say the same of the same end. */
+
+#include <string.h>
+
+#define CDP__LAUNCH_WORKERS 4096u       /* of one machine: a typing error is no fork bomb */
+#define CDP__LAUNCH_ERROR_FILE 1048576u /* bytes of an error file that are read */
+#define CDP__LAUNCH_OVERTAKE_MS 100u    /* how much later than its victims a crash may be seen */
+#define CDP__LAUNCH_KEY 65u             /* bytes of a new secret, with the zero at its end */
+
+/* A process of a job. */
+typedef struct cdp__launch_process {
+    int32_t pid;       /* 0: not started */
+    bool ended, by_us; /* by_us: by a signal that the launcher had sent */
+    cdp__process_end end;
+    uint64_t begun_ns, end_ns;
+} cdp__launch_process;
+
+/* "SIGTERM", "signal 34". */
+CDP__PRIVATE void cdp__launch_signal_text(cdp__text *t, int32_t sig) {
+    const char *const name = cdp__process_signal_name(sig);
+    if (name)
+        cdp__text_add(t, "%s", name);
+    else
+        cdp__text_add(t, "signal %d", (int)sig);
+}
+
+/* "exit code 7", "killed by SIGSEGV (Segmentation fault)", "SIGTERM from the agent", "did not end";
+   `us`: what this launcher calls itself. */
+CDP__PRIVATE void cdp__launch_end_text(cdp__text *t, const cdp__launch_process *p, const char *us) {
+    if (!p->ended) {
+        cdp__text_add(t, p->pid ? "did not end" : "did not start");
+    } else if (!p->end.sig) {
+        cdp__text_add(t, "exit code %d", (int)p->end.exit_code);
+    } else if (p->by_us) {
+        cdp__launch_signal_text(t, p->end.sig);
+        cdp__text_add(t, " from %s", us);
+    } else {
+        cdp__text_add(t, "killed by ");
+        cdp__launch_signal_text(t, p->end.sig);
+        cdp__text_add(t, " (%s)", cdp__process_signal_words(p->end.sig));
+    }
+}
+
+/* As a shell has it: 128 and the number of a signal. */
+CDP__PRIVATE int32_t cdp__launch_exit_code(const cdp__process_end *end) {
+    return end->sig ? 128 + end->sig : end->exit_code;
+}
+
+/* 0: well; 1: by an exit code or a signal that asks; 2: a crash, which is more likely the first
+   cause than an exit code, by which the survivors of a job report that they have lost a peer. */
+CDP__PRIVATE int cdp__launch_blame(const cdp__launch_process *p) {
+    if (!p->ended || (p->end.exit_code == 0 && !p->end.sig)) return 0;
+    return p->end.sig && cdp__process_crashed(p->end.sig) ? 2 : 1;
+}
+
+/* Whether `late`, whose failure was seen after that of `first`, failed before it: a killed process
+   loses its connections a moment before its parent can see its end. SIGABRT is how some programs
+   end when they have lost a peer. */
+CDP__PRIVATE bool cdp__launch_overtaken(
+    const cdp__launch_process *first, const cdp__launch_process *late) {
+    if (late->by_us || cdp__launch_blame(first) != 1 || cdp__launch_blame(late) != 2) return false;
+    return late->end.sig != CDP__PROCESS_ABORT
+        && late->end_ns - first->end_ns < CDP__LAUNCH_OVERTAKE_MS * CDP__MS;
+}
+
+/* The first text under `key` in `bytes` of JSON, on one line: control characters become blanks or
+   '?'. `text` has as many bytes as the JSON. */
+CDP__PRIVATE void cdp__launch_member_in(
+    const char *data, uint64_t bytes, char *text, const char *key, char *out, uint64_t room) {
+    cdp__json_reader r = cdp__json_open(data, bytes);
+    bool here = false, found = false;
+    cdp__json_kind k;
+    uint64_t i;
+    while (!found && (k = cdp__json_next(&r)) > CDP__JSON_END) {
+        const bool is = k == CDP__JSON_KEY || k == CDP__JSON_TEXT;
+        const uint64_t length = is ? cdp__json_decode(&r, text) : 0;
+        found = here && k == CDP__JSON_TEXT;
+        here =
+            k == CDP__JSON_KEY && length == strlen(key) && memcmp(text, key, (size_t)length) == 0;
+        for (i = 0; found && i < length; ++i)
+            if ((unsigned char)text[i] < ' ') text[i] = ' ';
+        if (found) cdp__text_foreign(out, room, text, length);
+    }
+}
+
+/* The same of the error file of a rank: {"message": {"message": "..."}} or {"message": "..."}.
+   Empty: there is none, or no memory; what follows a mistake in the file is not read. */
+CDP__PRIVATE void cdp__launch_member(
+    const cdp_os *os, const char *path, const char *key, char *out, uint64_t room) {
+    const cdp_os_files *const f = &os->files;
+    const int32_t fd = f->open_file && *path ? f->open_file(os->user, path, 0) : -1;
+    cdp_file_info info;
+    char *data = NULL;
+    uint64_t bytes = 0;
+    int64_t n;
+    out[0] = 0;
+    if (fd < 0) return;
+    if (f->file_info(os->user, fd, &info) == 0) bytes = info.bytes;
+    bytes = cdp__min(bytes, CDP__LAUNCH_ERROR_FILE);
+    if (bytes) data = (char *)cdp__alloc(os, 2 * bytes);
+    n = data ? f->read_at(os->user, fd, 0, data, bytes) : 0;
+    if (n > 0) cdp__launch_member_in(data, (uint64_t)n, data + bytes, key, out, room);
+    (void)f->close_file(os->user, fd);
+    cdp__free(os, data);
+}
+
+/* When a rank wrote its error file, in microseconds since 1970, as cdp_error_record() puts it
+   there; 0: not known. */
+CDP__PRIVATE uint64_t cdp__launch_error_time(const cdp_os *os, const char *path) {
+    char text[32];
+    const char *p = text;
+    uint64_t us = 0;
+    cdp__launch_member(os, path, "timestamp_us", text, sizeof text);
+    for (; *p >= '0' && *p <= '9'; ++p)
+        us = us * 10 + (uint64_t)(*p - '0');
+    return us;
+}
+
+/* The file `name` of a rank in an attempt: in a folder of its own, as torchrun has them; or, where
+   `between` is not NULL, side by side, with that after `folder`. False: it does not fit. */
+CDP__PRIVATE bool cdp__launch_path(char *out, uint64_t room, const char *folder,
+    const char *between, uint32_t attempt, uint32_t local, const char *name) {
+    cdp__text t = cdp__text_of(out, room);
+    cdp__text_add(&t, "%s", folder);
+    if (between)
+        cdp__text_add(&t, "%s%u.%u.%s", between, attempt, local, name);
+    else
+        cdp__text_add(&t, "/attempt_%u/%u/%s", attempt, local, name);
+    return t.used < room;
+}
+
+/* Makes the folders of an attempt. Returns 0 or -errno, with the folder in `path`. */
+CDP__PRIVATE int32_t cdp__launch_folders(const cdp_os *os, const char *folder, uint32_t attempt,
+    uint32_t workers, char *path, uint64_t room) {
+    uint32_t i;
+    for (i = 0; i <= workers; ++i) { /* the first one holds the others */
+        int32_t err = -ENOSYS;
+        cdp__format(path, room, "%s/attempt_%u", folder, attempt);
+        if (i) cdp__format(path, room, "%s/attempt_%u/%u", folder, attempt, i - 1);
+        if (os->files.make_folder) err = os->files.make_folder(os->user, path);
+        if (err && err != -EEXIST) return err;
+    }
+    return 0;
+}
+
+/* A new secret for the ranks of a job. Returns false where the system has no random bytes. */
+CDP__PRIVATE bool cdp__launch_key(const cdp_os *os, char out[CDP__LAUNCH_KEY]) {
+    unsigned char random[(CDP__LAUNCH_KEY - 1) / 2];
+    uint32_t i;
+    if (os->random(os->user, random, sizeof random) != CDP_OK) return false;
+    for (i = 0; i < sizeof random; ++i) {
+        out[2 * i] = "0123456789abcdef"[random[i] >> 4];
+        out[2 * i + 1] = "0123456789abcdef"[random[i] & 15];
+    }
+    out[2 * i] = 0;
+    cdp__wipe(random, sizeof random);
+    return true;
+}
+
+/* ---- >>launch/variables: the variables of a rank, as torchrun's workers find them ------------ */
+
+/* Knows: their names, and where their values come from. Promises: each is set or taken away, so
+   that none reaches a rank from a launcher around this one. */
+
+#include <stddef.h>
+#include <string.h>
+
+/* What the variables say. */
+typedef struct cdp__launch_place {
+    uint32_t rank, world, local_rank, local_world, node, nodes, role_rank, role_world;
+    uint32_t restarts, max_restarts, master_port;
+    /* NULL: the variable is taken away */
+    const char *role, *run_id, *master_addr, *error_file, *job_key, *trust_network, *agent_store;
+    const char *one_thread; /* NULL: OMP_NUM_THREADS stays as it is */
+    /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
+    const char *elastic, *elastic_id, *elastic_job;
+} cdp__launch_place;
+
+typedef enum cdp__launch_value {
+    CDP__LAUNCH_NUMBER,
+    CDP__LAUNCH_TEXT,
+    CDP__LAUNCH_MAYBE, /* a text; NULL: the variable stays as it is */
+    CDP__LAUNCH_HINT   /* the same, and it may be set by the user */
+} cdp__launch_value;
+
+typedef struct cdp__launch_variable {
+    const char *name;
+    cdp__launch_value kind;
+    size_t at; /* in cdp__launch_place */
+} cdp__launch_variable;
+
+/* NULL after the last one. */
+CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
+#define CDP__ROW(name, kind, member) \
+    { name, CDP__LAUNCH_##kind, offsetof(cdp__launch_place, member) }
+    static const cdp__launch_variable table[] = {
+        CDP__ROW("RANK", NUMBER, rank),
+        CDP__ROW("WORLD_SIZE", NUMBER, world),
+        CDP__ROW("LOCAL_RANK", NUMBER, local_rank),
+        CDP__ROW("LOCAL_WORLD_SIZE", NUMBER, local_world),
+        CDP__ROW("GROUP_RANK", NUMBER, node),
+        CDP__ROW("GROUP_WORLD_SIZE", NUMBER, nodes),
+        CDP__ROW("ROLE_RANK", NUMBER, role_rank),
+        CDP__ROW("ROLE_WORLD_SIZE", NUMBER, role_world),
+        CDP__ROW("ROLE_NAME", TEXT, role),
+        CDP__ROW("MASTER_ADDR", TEXT, master_addr),
+        CDP__ROW("MASTER_PORT", NUMBER, master_port),
+        CDP__ROW("TORCHELASTIC_RESTART_COUNT", NUMBER, restarts),
+        CDP__ROW("TORCHELASTIC_MAX_RESTARTS", NUMBER, max_restarts),
+        CDP__ROW("TORCHELASTIC_RUN_ID", TEXT, run_id),
+        CDP__ROW("TORCHELASTIC_USE_AGENT_STORE", TEXT, agent_store),
+        CDP__ROW("TORCHELASTIC_ERROR_FILE", TEXT, error_file),
+        CDP__ROW("CDP_JOB_KEY", TEXT, job_key),
+        CDP__ROW("CDP_TRUST_NETWORK", TEXT, trust_network),
+        CDP__ROW("CDP_ELASTIC", MAYBE, elastic),
+        CDP__ROW("CDP_ELASTIC_ID", MAYBE, elastic_id),
+        CDP__ROW("CDP_ELASTIC_JOB", MAYBE, elastic_job),
+        CDP__ROW("OMP_NUM_THREADS", HINT, one_thread),
+    };
+#undef CDP__ROW
+    return i < sizeof table / sizeof *table ? &table[i] : NULL;
+}
+
+/* Whether a launcher sets this variable, so that a user cannot. */
+CDP__PRIVATE bool cdp__launch_owns(const char *name, uint64_t length) {
+    const cdp__launch_variable *v;
+    uint32_t i;
+    for (i = 0; (v = cdp__launch_variable_at(i)) != NULL; ++i)
+        if (v->kind != CDP__LAUNCH_HINT && strlen(v->name) == length
+            && memcmp(v->name, name, (size_t)length) == 0)
+            return true;
+    return false;
+}
+
+/* Settings that are the same for every launcher: rank 0 serves the store; one thread for each of
+   several ranks that have no OMP_NUM_THREADS, or n ranks would use n times the cores. `key` is
+   NULL where whoever reaches the ports may take part. */
+CDP__PRIVATE void cdp__launch_place_common(
+    cdp__launch_place *p, const char *key, bool has_threads) {
+    p->agent_store = "False";
+    p->job_key = key;
+    p->trust_network = key ? NULL : "1";
+    p->one_thread = p->local_world > 1 && !has_threads ? "1" : NULL;
+}
+
+/* Calls put() for each variable; `value` NULL: take it away. */
+CDP__PRIVATE void cdp__launch_variables(const cdp__launch_place *p,
+    void (*put)(void *user, const char *name, const char *value), void *user) {
+    const cdp__launch_variable *v;
+    uint32_t i;
+    for (i = 0; (v = cdp__launch_variable_at(i)) != NULL; ++i) {
+        const void *const at = (const char *)p + v->at;
+        char text[16];
+        const char *value = text;
+        if (v->kind == CDP__LAUNCH_NUMBER)
+            cdp__format(text, sizeof text, "%u", *(const uint32_t *)at);
+        else
+            value = *(const char *const *)at;
+        if (value || v->kind == CDP__LAUNCH_TEXT) put(user, v->name, value);
+    }
+}
+
 /* ---- >>launch/state: what an agent knows of its workers -------------------------------------- */
 
 /* Knows: desc, workers, phases. Promises: one struct for each worker, whose memory is the agent's;
    the path of every file of a worker is made here. */
 
-#define CDP__AGENT_WORKERS 4096u    /* of one machine: a typing error is no fork bomb */
-#define CDP__AGENT_LINE 16384u      /* longest line that is written whole */
-#define CDP__AGENT_TAIL 4096u       /* last output of a worker */
-#define CDP__AGENT_PATH 1024u       /* bytes of a path of a log */
-#define CDP__AGENT_MESSAGE 512u     /* what is kept of an error file */
-#define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
-#define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
-#define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
-#define CDP__AGENT_READER_MS 2000u  /* for the reader of the console, once workers should end */
+#define CDP__AGENT_LINE 16384u     /* longest line that is written whole */
+#define CDP__AGENT_TAIL 4096u      /* last output of a worker */
+#define CDP__AGENT_PATH 1024u      /* bytes of a path of a log */
+#define CDP__AGENT_MESSAGE 512u    /* what is kept of an error file */
+#define CDP__AGENT_KILL_MS 10000u  /* for a process that does not die of SIGKILL */
+#define CDP__AGENT_EXEC_MS 10000u  /* for the program of a worker to be loaded */
+#define CDP__AGENT_READER_MS 2000u /* for the reader of the console, once workers should end */
 
 /* One stream of a worker: stdout or stderr. */
 typedef struct cdp__agent_stream {
@@ -883,10 +1161,9 @@ typedef struct cdp__agent_console {
 } cdp__agent_console;
 
 typedef struct cdp__agent_worker {
-    int32_t pid; /* 0: not started */
-    bool ended, lost, by_us;
-    cdp__process_end end;
-    uint64_t begun_ns, end_ns, end_us;
+    cdp__launch_process p;
+    bool lost; /* something else has waited for it */
+    uint64_t end_us;
     cdp__agent_stream out[2]; /* stdout, stderr */
     char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__AGENT_TAIL + 1];
 } cdp__agent_worker;
@@ -928,13 +1205,11 @@ CDP__PRIVATE uint32_t cdp__agent_rank(const cdp_agent *a, uint32_t i) {
     return a->desc.node_rank * a->desc.workers + i;
 }
 
-/* The file `name` of a worker in this attempt: in a folder of its own below log_dir, or beside the
-   others among temporary files. Returns false if it does not fit. */
+/* The file `name` of a worker in this attempt. Returns false if it does not fit. */
 CDP__PRIVATE bool cdp__agent_path(
     const cdp_agent *a, uint32_t i, const char *name, char out[CDP__AGENT_PATH]) {
-    const char *const form = a->desc.log_dir ? "%s/attempt_%u/%u/%s" : "%s.%u.%u.%s";
-    return cdp__format(out, CDP__AGENT_PATH, form, a->folder, a->attempt, i, name)
-        < CDP__AGENT_PATH;
+    return cdp__launch_path(
+        out, CDP__AGENT_PATH, a->folder, a->desc.log_dir ? NULL : ".", a->attempt, i, name);
 }
 
 CDP__PRIVATE cdp_status cdp__agent_io(const char *what, const char *which, int32_t err) {
@@ -956,7 +1231,7 @@ typedef struct cdp__agent_env {
     char room[4 * CDP__AGENT_PATH]; /* the agent's own variables */
 } cdp__agent_env;
 
-#define CDP__AGENT_OWN 24u /* at least as many as cdp__agent_env_own() sets */
+#define CDP__AGENT_OWN 24u /* at least as many as cdp__launch_variable_at() has */
 
 CDP__PRIVATE uint32_t cdp__agent_list(const char *const *list) {
     uint32_t n = 0;
@@ -1002,12 +1277,6 @@ CDP__PRIVATE void cdp__agent_env_text(cdp__agent_env *e, const char *name, const
     cdp__agent_env_put(e, at);
 }
 
-CDP__PRIVATE void cdp__agent_env_number(cdp__agent_env *e, const char *name, uint32_t value) {
-    char text[16];
-    cdp__format(text, sizeof text, "%u", value);
-    cdp__agent_env_text(e, name, text);
-}
-
 CDP__PRIVATE bool cdp__agent_env_has(const cdp__agent_env *e, const char *name) {
     const size_t length = strlen(name);
     uint32_t i;
@@ -1016,34 +1285,35 @@ CDP__PRIVATE bool cdp__agent_env_has(const cdp__agent_env *e, const char *name) 
     return false;
 }
 
+CDP__PRIVATE void cdp__agent_env_set(void *user, const char *name, const char *value) {
+    cdp__agent_env *const e = (cdp__agent_env *)user;
+    if (value)
+        cdp__agent_env_text(e, name, value);
+    else
+        cdp__agent_env_drop(e, name);
+}
+
 CDP__PRIVATE void cdp__agent_env_own(
     const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
     const cdp_launch_desc *const d = &a->desc;
-    const uint32_t world = d->workers * d->nodes;
-    if (d->workers > 1 && !cdp__agent_env_has(e, "OMP_NUM_THREADS"))
-        cdp__agent_env_number(e, "OMP_NUM_THREADS", 1); /* or n workers use n times the cores */
-    cdp__agent_env_number(e, "RANK", cdp__agent_rank(a, i));
-    cdp__agent_env_number(e, "WORLD_SIZE", world);
-    cdp__agent_env_number(e, "LOCAL_RANK", i);
-    cdp__agent_env_number(e, "LOCAL_WORLD_SIZE", d->workers);
-    cdp__agent_env_number(e, "GROUP_RANK", d->node_rank);
-    cdp__agent_env_number(e, "GROUP_WORLD_SIZE", d->nodes);
-    cdp__agent_env_text(e, "ROLE_NAME", d->role);
-    cdp__agent_env_number(e, "ROLE_RANK", cdp__agent_rank(a, i));
-    cdp__agent_env_number(e, "ROLE_WORLD_SIZE", world);
-    cdp__agent_env_text(e, "MASTER_ADDR", d->master_addr);
-    cdp__agent_env_number(e, "MASTER_PORT", port);
-    cdp__agent_env_number(e, "TORCHELASTIC_RESTART_COUNT", a->attempt);
-    cdp__agent_env_number(e, "TORCHELASTIC_MAX_RESTARTS", d->max_restarts);
-    cdp__agent_env_text(e, "TORCHELASTIC_RUN_ID", d->run_id);
-    cdp__agent_env_text(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
-    cdp__agent_env_text(e, "TORCHELASTIC_ERROR_FILE", a->workers[i].error_file);
-    cdp__agent_env_drop(e, "CDP_JOB_KEY");
-    cdp__agent_env_drop(e, "CDP_TRUST_NETWORK");
-    if (d->trust_network)
-        cdp__agent_env_text(e, "CDP_TRUST_NETWORK", "1");
-    else
-        cdp__agent_env_text(e, "CDP_JOB_KEY", a->key);
+    cdp__launch_place p;
+    memset(&p, 0, sizeof p);
+    p.rank = p.role_rank = cdp__agent_rank(a, i);
+    p.world = p.role_world = d->workers * d->nodes;
+    p.local_rank = i;
+    p.local_world = d->workers;
+    p.node = d->node_rank;
+    p.nodes = d->nodes;
+    p.restarts = a->attempt;
+    p.max_restarts = d->max_restarts;
+    p.master_port = port;
+    p.role = d->role;
+    p.run_id = d->run_id;
+    p.master_addr = d->master_addr;
+    p.error_file = a->workers[i].error_file;
+    cdp__launch_place_common(
+        &p, d->trust_network ? NULL : a->key, cdp__agent_env_has(e, "OMP_NUM_THREADS"));
+    cdp__launch_variables(&p, cdp__agent_env_set, e);
 }
 
 /* All variables of worker i. The caller frees e->at. */
@@ -1267,99 +1537,39 @@ CDP_API const char *cdp_agent_state_name(cdp_agent_state state) {
     return i < sizeof names / sizeof *names ? names[i] : "none";
 }
 
-/* The first text under `key` in a file of JSON; empty: there is none. */
-CDP__PRIVATE void cdp__agent_member(
-    const cdp_os *os, const char *path, const char *key, char *out, uint64_t room) {
-    char data[8192], text[8192];
-    int32_t fd = os->files.open_file && *path ? os->files.open_file(os->user, path, 0) : -1;
-    const int64_t n = fd < 0 ? 0 : os->files.read_at(os->user, fd, 0, data, sizeof data);
-    bool here = false, found = false;
-    cdp__json_reader r = cdp__json_open(data, n > 0 ? (uint64_t)n : 0);
-    cdp__json_kind k;
-    out[0] = 0;
-    if (fd >= 0) (void)os->files.close_file(os->user, fd);
-    while (!found && (k = cdp__json_next(&r)) > CDP__JSON_END) {
-        const bool is = k == CDP__JSON_KEY || k == CDP__JSON_TEXT;
-        const uint64_t length = is ? cdp__json_decode(&r, text) : 0;
-        found = here && k == CDP__JSON_TEXT;
-        here =
-            k == CDP__JSON_KEY && length == strlen(key) && memcmp(text, key, (size_t)length) == 0;
-        if (found) cdp__text_foreign(out, room, text, length);
-    }
-}
-
-/* In microseconds since 1970; 0: not known. */
-CDP__PRIVATE uint64_t cdp__agent_error_time(const cdp_agent *a, uint32_t i) {
-    char text[32];
-    const char *p = text;
-    uint64_t us = 0;
-    cdp__agent_member(a->os, a->workers[i].error_file, "timestamp_us", text, sizeof text);
-    for (; *p >= '0' && *p <= '9'; ++p)
-        us = us * 10 + (uint64_t)(*p - '0');
-    return us;
-}
-
-/* 0: well; 1: by an exit code or a signal that asks; 2: a crash. */
-CDP__PRIVATE int cdp__agent_blame(const cdp__agent_worker *w) {
-    if (!w->ended || (w->end.exit_code == 0 && !w->end.sig)) return 0;
-    return w->end.sig && cdp__process_crashed(w->end.sig) ? 2 : 1;
-}
-
-/* Whether this failure, seen later, was there before the one that was seen first: a killed process
-   loses its connections a moment before its parent can see its end. SIGABRT is how some programs
-   end when they have lost a peer. */
-CDP__PRIVATE bool cdp__agent_overtaken(const cdp_agent *a, const cdp__agent_worker *w) {
-    const cdp__agent_worker *const first = &a->workers[a->first];
-    if (w->by_us || cdp__agent_blame(first) != 1 || cdp__agent_blame(w) != 2) return false;
-    return w->end.sig != CDP__PROCESS_ABORT
-        && w->end_ns - first->end_ns < CDP__AGENT_OVERTAKE_MS * CDP__MS;
-}
-
 /* Of workers that ended by an exit code, the one with the earliest error file. */
 CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
     uint64_t earliest = 0;
     uint32_t i;
-    if (a->first < 0 || cdp__agent_blame(&a->workers[a->first]) != 1) return;
-    earliest = cdp__agent_error_time(a, (uint32_t)a->first);
+    if (a->first < 0 || cdp__launch_blame(&a->workers[a->first].p) != 1) return;
+    earliest = cdp__launch_error_time(a->os, a->workers[a->first].error_file);
     for (i = 0; earliest && i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        const uint64_t at = cdp__agent_blame(w) && !w->by_us ? cdp__agent_error_time(a, i) : 0;
+        const uint64_t at = cdp__launch_blame(&w->p) && !w->p.by_us
+            ? cdp__launch_error_time(a->os, w->error_file)
+            : 0;
         if (!at || at >= earliest) continue;
         earliest = at;
         a->first = i;
     }
 }
 
-/* "exit code 7", "SIGSEGV", "SIGTERM from the agent", "did not end". */
-CDP__PRIVATE void cdp__agent_end_text(cdp__text *t, const cdp__agent_worker *w) {
-    const char *const name = w->ended ? cdp__process_signal_name(w->end.sig) : NULL;
-    if (!w->ended)
-        cdp__text_add(t, w->pid ? "did not end" : "did not start");
-    else if (!w->end.sig)
-        cdp__text_add(t, "exit code %d", (int)w->end.exit_code);
-    else if (name)
-        cdp__text_add(t, "killed by %s", name);
-    else
-        cdp__text_add(t, "killed by signal %d", (int)w->end.sig);
-    if (w->by_us) cdp__text_add(t, " from the agent");
-}
-
 CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
     cdp__agent_worker *const w = &a->workers[i];
-    const uint64_t until = w->ended ? w->end_ns : cdp__agent_now(a);
+    const uint64_t until = w->p.ended ? w->p.end_ns : cdp__agent_now(a);
     const int which = w->out[1].total ? 1 : 0;
-    cdp__agent_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
     cdp__agent_tail_copy(&w->out[which], w->last);
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);
     out->local_rank = i;
-    out->pid = w->pid;
-    out->ended = w->ended;
-    out->by_agent = w->by_us;
-    out->exit_code = w->ended ? w->end.exit_code : -1;
-    out->signal = w->ended ? w->end.sig : 0;
-    out->time_us = w->ended ? w->end_us : 0;
-    out->seconds = w->pid ? (double)(until - w->begun_ns) / 1e9 : 0;
+    out->pid = w->p.pid;
+    out->ended = w->p.ended;
+    out->by_agent = w->p.by_us;
+    out->exit_code = w->p.ended ? w->p.end.exit_code : -1;
+    out->signal = w->p.ended ? w->p.end.sig : 0;
+    out->time_us = w->p.ended ? w->end_us : 0;
+    out->seconds = w->p.pid ? (double)(until - w->p.begun_ns) / 1e9 : 0;
     out->error_file = w->error_file;
     out->message = w->message;
     out->last_lines = w->last;
@@ -1466,16 +1676,12 @@ CDP__PRIVATE cdp_status cdp__agent_folder_make(const cdp_agent *a, const char *p
 CDP__PRIVATE cdp_status cdp__agent_folders(const cdp_agent *a) {
     char path[CDP__AGENT_PATH];
     cdp_status st = CDP_OK;
-    uint32_t i;
+    int32_t err = 0;
     if (!a->desc.log_dir) return CDP_OK;
     st = cdp__agent_folder_make(a, a->folder);
-    cdp__format(path, sizeof path, "%s/attempt_%u", a->folder, a->attempt);
-    if (st == CDP_OK) st = cdp__agent_folder_make(a, path);
-    for (i = 0; st == CDP_OK && i < a->desc.workers; ++i) {
-        cdp__format(path, sizeof path, "%s/attempt_%u/%u", a->folder, a->attempt, i);
-        st = cdp__agent_folder_make(a, path);
-    }
-    return st;
+    if (st == CDP_OK)
+        err = cdp__launch_folders(a->os, a->folder, a->attempt, a->desc.workers, path, sizeof path);
+    return err ? cdp__agent_io("cannot make the folder ", path, err) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__agent_worker_start(
@@ -1500,11 +1706,11 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     if (st == CDP_OK) st = cdp__agent_env_make(a, &env, i, port);
     if (st == CDP_OK) {
         p.env = env.at;
-        w->begun_ns = cdp__agent_now(a);
-        w->pid = cdp__process_start(&p);
-        if (w->pid < 0) {
-            st = cdp__agent_io("cannot start a process", "", w->pid);
-            w->pid = 0;
+        w->p.begun_ns = cdp__agent_now(a);
+        w->p.pid = cdp__process_start(&p);
+        if (w->p.pid < 0) {
+            st = cdp__agent_io("cannot start a process", "", w->p.pid);
+            w->p.pid = 0;
         }
     }
     cdp__free(a->os, env.at);
@@ -1544,8 +1750,8 @@ CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
         w->out[which].length = 0;
         w->out[which].total = 0;
     }
-    w->pid = 0;
-    w->ended = w->lost = w->by_us = false;
+    w->p.pid = 0;
+    w->p.ended = w->lost = w->p.by_us = false;
     w->error_file[0] = w->message[0] = w->last[0] = 0;
 }
 
@@ -1554,14 +1760,15 @@ CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
     const uint64_t until = cdp__agent_now(a) + CDP__AGENT_KILL_MS * CDP__MS;
     uint32_t i;
     for (i = 0; i < a->desc.workers; ++i)
-        if (a->workers[i].pid && !a->workers[i].ended) /* the number may be another one's by now */
-            cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
+        if (a->workers[i].p.pid
+            && !a->workers[i].p.ended) /* the number may be another one's by now */
+            cdp__process_signal(a->workers[i].p.pid, CDP__PROCESS_KILL);
     for (i = 0; i < a->desc.workers; ++i) {
         cdp__agent_worker *const w = &a->workers[i];
-        while (w->pid && !w->ended && cdp__process_ended(w->pid, &w->end) == 0
+        while (w->p.pid && !w->p.ended && cdp__process_ended(w->p.pid, &w->p.end) == 0
             && cdp__agent_now(a) < until)
             cdp__process_wait(NULL, 0, 1);
-        w->ended = true;
+        w->p.ended = true;
     }
 }
 
@@ -1606,7 +1813,8 @@ CDP__PRIVATE void cdp__agent_signal_all(cdp_agent *a, int32_t sig) {
     uint32_t i;
     a->sent |= 1ull << (sig & 63);
     for (i = 0; i < a->desc.workers; ++i)
-        if (a->workers[i].pid && !a->workers[i].ended) cdp__process_signal(a->workers[i].pid, sig);
+        if (a->workers[i].p.pid && !a->workers[i].p.ended)
+            cdp__process_signal(a->workers[i].p.pid, sig);
 }
 
 CDP__PRIVATE void cdp__agent_ask_all(cdp_agent *a) {
@@ -1616,20 +1824,20 @@ CDP__PRIVATE void cdp__agent_ask_all(cdp_agent *a) {
 
 CDP__PRIVATE void cdp__agent_reap_one(cdp_agent *a, uint32_t i) {
     cdp__agent_worker *const w = &a->workers[i];
-    const int32_t r = cdp__process_ended(w->pid, &w->end);
+    const int32_t r = cdp__process_ended(w->p.pid, &w->p.end);
     if (r == 0) return;
-    w->ended = true;
-    w->end_ns = cdp__agent_now(a);
+    w->p.ended = true;
+    w->p.end_ns = cdp__agent_now(a);
     w->end_us = cdp__os_date_us();
     if (r < 0) {
         w->lost = true;
-        w->end.exit_code = -1;
-        w->end.sig = 0;
+        w->p.end.exit_code = -1;
+        w->p.end.sig = 0;
     }
-    w->by_us = r > 0 && w->end.sig && (a->sent >> (w->end.sig & 63) & 1) != 0;
+    w->p.by_us = r > 0 && w->p.end.sig && (a->sent >> (w->p.end.sig & 63) & 1) != 0;
     cdp__agent_carry(a, i, 16);
     /* what it left behind; a group that has members keeps its number */
-    if (r > 0) cdp__process_signal(w->pid, CDP__PROCESS_KILL);
+    if (r > 0) cdp__process_signal(w->p.pid, CDP__PROCESS_KILL);
 }
 
 /* Looks at all workers; returns how many run. */
@@ -1637,16 +1845,16 @@ CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
     uint32_t i, running = 0;
     for (i = 0; i < a->desc.workers; ++i) {
         cdp__agent_worker *const w = &a->workers[i];
-        if (w->ended) continue;
+        if (w->p.ended) continue;
         cdp__agent_reap_one(a, i);
-        running += !w->ended;
-        if (!cdp__agent_blame(w) || w->lost) continue;
+        running += !w->p.ended;
+        if (!cdp__launch_blame(&w->p) || w->lost) continue;
         if (a->first < 0 && a->phase == CDP__AGENT_RUN)
             a->first = i;
         else if (a->first >= 0
-            && (cdp__agent_overtaken(a, w)
+            && (cdp__launch_overtaken(&a->workers[a->first].p, &w->p)
                 || (a->phase == CDP__AGENT_RUN
-                    && cdp__agent_blame(w) > cdp__agent_blame(&a->workers[a->first]))))
+                    && cdp__launch_blame(&w->p) > cdp__launch_blame(&a->workers[a->first].p))))
             a->first = i;
     }
     return running;
@@ -1666,7 +1874,7 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
         cdp__agent_tail_read(a, i, 0);
         cdp__agent_tail_read(a, i, 1);
         lost = lost || w->lost;
-        well = well && w->ended && w->end.exit_code == 0 && !w->end.sig;
+        well = well && w->p.ended && w->p.end.exit_code == 0 && !w->p.end.sig;
     }
     cdp__agent_first_by_time(a);
     if (a->first >= 0 && !a->stopping && !lost && a->attempt < a->desc.max_restarts) {
@@ -1730,7 +1938,7 @@ CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
         a->watched[n++] = w->out[0].fd;
         a->watched[n++] = w->out[1].fd;
         /* all of its pipes are at their end: it is about to be gone */
-        if (!w->ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
+        if (!w->p.ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
     }
     cdp__process_wait(a->watched, n, (uint32_t)ms);
 }
@@ -1772,8 +1980,8 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
         return a->why.status;
     }
     w = &a->workers[a->first];
-    cdp__agent_end_text(&t, w);
-    cdp__agent_member(a->os, w->error_file, "message", message, sizeof message);
+    cdp__launch_end_text(&t, &w->p, "the agent");
+    cdp__launch_member(a->os, w->error_file, "message", message, sizeof message);
     return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
         cdp__agent_rank(a, (uint32_t)a->first), a->host, end, *message ? ": " : "", message);
 }
@@ -1864,9 +2072,9 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     const uint32_t both = CDP_AGENT_STDOUT | CDP_AGENT_STDERR;
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (d->workers == 0 || d->workers > CDP__AGENT_WORKERS)
+    if (d->workers == 0 || d->workers > CDP__LAUNCH_WORKERS)
         return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: desc.workers is %u; 1 to %u can run",
-            d->workers, CDP__AGENT_WORKERS);
+            d->workers, CDP__LAUNCH_WORKERS);
     if (d->nodes > 1 && d->node_rank >= d->nodes)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_agent_start: desc.node_rank is %u; it must be below desc.nodes, %u", d->node_rank,
@@ -1905,9 +2113,7 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
 /* The secret by which ranks know each other: the caller's, this process's, or a new one. */
 CDP__PRIVATE cdp_status cdp__agent_key(cdp_agent *a) {
     const char *given = a->desc.job_key ? a->desc.job_key : getenv("CDP_JOB_KEY");
-    unsigned char random[32];
     cdp__text t = cdp__text_of(a->key, sizeof a->key);
-    uint32_t i;
     if (a->desc.trust_network) return CDP_OK;
     if (given && *given) {
         cdp__text_bytes(&t, given, strlen(given));
@@ -1918,14 +2124,8 @@ CDP__PRIVATE cdp_status cdp__agent_key(cdp_agent *a) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_agent_start: several machines need one secret: desc.job_key or the variable "
             "CDP_JOB_KEY, or desc.trust_network");
-    if (a->os->random(a->os->user, random, sizeof random) != CDP_OK)
+    if (!cdp__launch_key(a->os, a->key))
         return cdp__fail(CDP_ERR_IO, "cdp_agent_start: the system has no random bytes");
-    for (i = 0; i < sizeof random; ++i) {
-        cdp__text_char(&t, "0123456789abcdef"[random[i] >> 4]);
-        cdp__text_char(&t, "0123456789abcdef"[random[i] & 15]);
-    }
-    (void)cdp__text_end(&t);
-    cdp__wipe(random, sizeof random);
     return CDP_OK;
 }
 
@@ -2202,9 +2402,9 @@ CDP__PRIVATE cdp_status cdp__spawn_threads(cdp__spawn *s, uint32_t n, const cdp_
 CDP_API cdp_status cdp_spawn(cdp_spawn_func func, void *user, uint32_t n, const cdp_spawn_desc *d) {
     cdp__spawn s;
     if (!func) return cdp__missing("cdp_spawn", "func");
-    if (n == 0 || n > CDP__AGENT_WORKERS)
+    if (n == 0 || n > CDP__LAUNCH_WORKERS)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_spawn: n is %u; 1 to %u ranks can run", n, CDP__AGENT_WORKERS);
+            CDP_ERR_INVALID, "cdp_spawn: n is %u; 1 to %u ranks can run", n, CDP__LAUNCH_WORKERS);
     memset(&s, 0, sizeof s);
     s.func = func;
     s.user = user;

@@ -105,6 +105,8 @@ extern "C" {
 #include "text/json_read.h"
 #include "os/processes.h"
 
+#include "launch/facts.h"
+#include "launch/variables.h"
 #include "launch/state.h"
 #include "launch/environment.h"
 #include "launch/output.h"

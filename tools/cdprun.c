@@ -47,6 +47,7 @@
 #define _DEFAULT_SOURCE 1
 #define CDP_IMPLEMENTATION
 #include "../cdp_elastic.h"
+#include "../cdp_launch.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -97,8 +98,6 @@ static long processor_count(void) {
 #define WRITE_BYTES 4096
 /* one failure in words */
 #define FAILURE_BYTES 1024
-/* of the error file of a rank, which holds a message and where it comes from */
-#define ERROR_FILE_BYTES (1 << 20)
 #define NEVER INT64_MAX
 /* of the times that are counted in ms elsewhere: 49 days */
 #define MOST_NS (UINT32_MAX * INT64_C(1000000))
@@ -123,8 +122,6 @@ static long processor_count(void) {
 #define READER_LIMIT (10 * SECOND)
 /* two signals closer than this count as one */
 #define REPEAT_NS (SECOND / 5)
-/* how much later than its victims a killed rank may be seen */
-#define OVERTAKE_NS (SECOND / 10)
 
 /* ---- >>option-rules  Which options go together, the place to meet, the secret of the job. */
 
@@ -321,7 +318,6 @@ static void key_read(options *o) {
    the machine could read. */
 static void options_key(options *o) {
     const char *given = getenv("CDP_JOB_KEY");
-    unsigned char random[32];
     if (o->open) return;
     if (o->key_file != NULL) {
         key_read(o);
@@ -334,12 +330,8 @@ static void options_key(options *o) {
         || (o->dynamic && (o->endpoint != NULL || o->external != NULL))) {
         usage_error("several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, "
                     "the same on all (or --open)");
-    } else {
-        if (cdp_os_default()->random(NULL, random, sizeof random) != CDP_OK)
-            usage_error("the system has no random bytes");
-        for (size_t i = 0; i < sizeof random; ++i)
-            snprintf(o->key + 2 * i, 3, "%02x", random[i]);
-        cdp__wipe(random, sizeof random);
+    } else if (!cdp__launch_key(cdp_os_default(), o->key)) {
+        usage_error("the system has no random bytes");
     }
     if (strlen(o->key) < SHORT_KEY)
         key_warn("the job key has %zu characters and may be guessed; use %d random ones or more",
@@ -436,38 +428,10 @@ static double seconds(int64_t ns) {
 }
 
 static const char *signal_name(int sig) {
-    static const struct {
-        int sig;
-        const char *name;
-    } table[] = {
-        {SIGHUP, "SIGHUP"},
-        {SIGINT, "SIGINT"},
-        {SIGQUIT, "SIGQUIT"},
-        {SIGILL, "SIGILL"},
-        {SIGTRAP, "SIGTRAP"},
-        {SIGABRT, "SIGABRT"},
-        {SIGBUS, "SIGBUS"},
-        {SIGFPE, "SIGFPE"},
-        {SIGKILL, "SIGKILL"},
-        {SIGUSR1, "SIGUSR1"},
-        {SIGSEGV, "SIGSEGV"},
-        {SIGUSR2, "SIGUSR2"},
-        {SIGPIPE, "SIGPIPE"},
-        {SIGALRM, "SIGALRM"},
-        {SIGTERM, "SIGTERM"},
-        {SIGXCPU, "SIGXCPU"},
-        {SIGXFSZ, "SIGXFSZ"},
-        {SIGSYS, "SIGSYS"},
-    };
-    static char other[24];
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; ++i)
-        if (table[i].sig == sig) return table[i].name;
-    snprintf(other, sizeof other, "signal %d", sig);
-    return other;
-}
-
-static int exit_code_of(int status) {
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    static char text[24];
+    cdp__text t = cdp__text_of(text, sizeof text);
+    cdp__launch_signal_text(&t, sig);
+    return text;
 }
 
 /* In the keeper. Whatever has been started is then ended by the front. */
@@ -626,23 +590,18 @@ static void run_dir_remove(const options *o) {
 static const char *file_path(const options *o, int attempt, int local, const char *name) {
     static char path[sizeof o->run_dir + 64];
     path[0] = '\0';
-    if (o->log_dir != NULL)
-        snprintf(path, sizeof path, "%s/attempt_%d/%d/%s", o->run_dir, attempt, local, name);
-    else if (o->run_dir[0] != '\0')
-        snprintf(path, sizeof path, "%s/%d.%d.%s", o->run_dir, attempt, local, name);
+    if (o->log_dir != NULL || o->run_dir[0] != '\0')
+        (void)cdp__launch_path(path, sizeof path, o->run_dir, o->log_dir != NULL ? NULL : "/",
+            (uint32_t)attempt, (uint32_t)local, name);
     return path;
 }
 
 static void attempt_dirs_make(const options *o, int attempt) {
     char path[sizeof o->run_dir + 64];
     if (o->log_dir == NULL) return;
-    snprintf(path, sizeof path, "%s/attempt_%d", o->run_dir, attempt);
-    bool good = mkdir(path, 0777) == 0 || errno == EEXIST;
-    for (int i = 0; good && i < o->n; ++i) {
-        snprintf(path, sizeof path, "%s/attempt_%d/%d", o->run_dir, attempt, i);
-        good = mkdir(path, 0777) == 0 || errno == EEXIST;
-    }
-    if (!good) fatal(path);
+    errno = -cdp__launch_folders(
+        cdp_os_default(), o->run_dir, (uint32_t)attempt, (uint32_t)o->n, path, sizeof path);
+    if (errno != 0) fatal(path);
 }
 
 static int log_open(const options *o, int attempt, int local, const char *name) {
@@ -650,41 +609,6 @@ static int log_open(const options *o, int attempt, int local, const char *name) 
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) fatal(path);
     return fd;
-}
-
-/* The first text in the error file of a rank that stands under `key`, in {"message": {"message":
-   "..."}} or {"message": "..."}, on one line. Characters that could upset a terminal become '?'.
-   Empty if there is none; what follows a mistake in the file is not read. */
-static void error_member(const char *path, const char *key, char *out, size_t size) {
-    char *data = zalloc(ERROR_FILE_BYTES, 1), *text = zalloc(ERROR_FILE_BYTES, 1);
-    FILE *f = path[0] != '\0' ? fopen(path, "r") : NULL;
-    size_t bytes = 0;
-    bool found = false, here = false;
-    out[0] = '\0';
-    if (f != NULL) {
-        bytes = fread(data, 1, ERROR_FILE_BYTES, f);
-        fclose(f);
-    }
-    cdp__json_reader r = cdp__json_open(data, bytes);
-    for (cdp__json_kind k; !found && (k = cdp__json_next(&r)) > CDP__JSON_END;) {
-        const size_t n = k == CDP__JSON_KEY || k == CDP__JSON_TEXT ? cdp__json_decode(&r, text) : 0;
-        found = here && k == CDP__JSON_TEXT;
-        here = k == CDP__JSON_KEY && n == strlen(key) && memcmp(text, key, n) == 0;
-        for (size_t i = 0; found && i < n; ++i)
-            if ((unsigned char)text[i] < ' ') text[i] = ' ';
-        if (found) cdp__text_foreign(out, size, text, n);
-    }
-    free(text);
-    free(data);
-}
-
-/* When a rank wrote its error file, in microseconds since 1970, as cdp_error_record() puts it
-   there; 0: not known. */
-static int64_t error_time(const char *path) {
-    char text[32];
-    error_member(path, "timestamp_us", text, sizeof text);
-    const long long us = strtoll(text, NULL, 10);
-    return us > 0 ? us : 0;
 }
 
 /* ---- >>children  What front and keeper both need in order to leave nobody behind. */
@@ -1033,12 +957,9 @@ static bool stream_pump(stream *s) {
 /* ---- >>ranks */
 
 typedef struct rank {
-    pid_t pid;         /* 0: not started                                        */
-    bool ended, by_us; /* by_us: died by a signal that cdprun had sent          */
-    bool group_left;   /* its process group outlived it                         */
-    int status;
-    int64_t begun, end;
-    stream *out[2]; /* stdout, stderr                                        */
+    cdp__launch_process p;
+    bool group_left; /* its process group outlived it                         */
+    stream *out[2];  /* stdout, stderr                                        */
     /* --stay: how often it was replaced; when it will be, 0: not; how long that takes */
     int tries;
     int64_t again_at, pause;
@@ -1117,6 +1038,7 @@ typedef struct job {
     uint64_t sent; /* signals that we have sent, as bits                    */
     int attempt;   /* number of the log files; restarts, if machines stay   */
     int restarts;  /* that the job has used                                 */
+    int port;      /* MASTER_PORT of this attempt                           */
     nodes nodes;
     struct agent *agent; /* NULL: all machines are there from the beginning    */
     int events;          /* of --event-log; -1: none                           */
@@ -1195,57 +1117,26 @@ static void event(job *j, const char *format, ...) {
 
 static int rank_of_pid(const job *j, pid_t pid) {
     for (int i = 0; i < j->opts->n; ++i)
-        if (j->ranks[i].pid == pid && !j->ranks[i].ended) return i;
+        if (j->ranks[i].p.pid == pid && !j->ranks[i].p.ended) return i;
     return -1;
 }
 
-static void env_text(const char *name, const char *value) {
-    if (setenv(name, value, 1) != 0) fatal("cannot set the environment");
+static void env_put(void *user, const char *name, const char *value) {
+    (void)user;
+    if ((value != NULL ? setenv(name, value, 1) : unsetenv(name)) != 0)
+        fatal("cannot set the environment");
 }
 
-static void env_number(const char *name, int value) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", value);
-    env_text(name, text);
-}
-
-/* With env_attempt and env_rank, all that torchrun's workers find: whatever is not set there
-   would reach the ranks from a launcher around this one. */
-static void env_common(const options *o) {
+/* The variables of --env, before those that cdprun sets. */
+static void env_given(const options *o) {
     for (int i = 0; i < o->env_count; ++i) {
         char *name = strdup(o->env[i]);
         if (name == NULL) fatal("out of memory");
         char *value = strchr(name, '=');
         *value++ = '\0';
-        env_text(name, value);
+        env_put(NULL, name, value);
         free(name);
     }
-    env_number("LOCAL_WORLD_SIZE", o->n);
-    env_text("ROLE_NAME", o->role);
-    env_number("TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
-    env_text("TORCHELASTIC_RUN_ID", o->run_id);
-    env_text("TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
-    if (o->open)
-        unsetenv("CDP_JOB_KEY");
-    else
-        env_text("CDP_JOB_KEY", o->key);
-    if (o->open)
-        env_text("CDP_TRUST_NETWORK", "1");
-    else
-        unsetenv("CDP_TRUST_NETWORK");
-    /* or n ranks use n times the cores */
-    if (o->n > 1 && getenv("OMP_NUM_THREADS") == NULL) env_number("OMP_NUM_THREADS", 1);
-}
-
-static void env_attempt(const job *j, int port) {
-    const options *o = j->opts;
-    env_number("WORLD_SIZE", o->n * o->nnodes);
-    env_number("GROUP_RANK", o->node_rank);
-    env_number("GROUP_WORLD_SIZE", o->nnodes);
-    env_number("ROLE_WORLD_SIZE", o->n * o->nnodes);
-    env_text("MASTER_ADDR", o->addr);
-    env_number("MASTER_PORT", port);
-    env_number("TORCHELASTIC_RESTART_COUNT", j->agent != NULL ? j->restarts : j->attempt);
 }
 
 /* What names the files of a rank. */
@@ -1253,19 +1144,35 @@ static int tries_of(const job *j, int local) {
     return j->attempt + j->ranks[local].tries;
 }
 
-static void stay_env(const job *j, rank *r);
+static const char *error_path(const job *j, int local) {
+    return file_path(j->opts, tries_of(j, local), local, "error.json");
+}
+
+static void stay_place(const job *j, rank *r, cdp__launch_place *p);
 
 /* Before the fork: where there is a thread (see nodes), a child must not allocate. */
 static void env_rank(const job *j, int local) {
-    const char *path = file_path(j->opts, tries_of(j, local), local, "error.json");
-    if (j->opts->stay) stay_env(j, &j->ranks[local]);
-    env_number("RANK", global_rank(j, local));
-    env_number("ROLE_RANK", global_rank(j, local));
-    env_number("LOCAL_RANK", local);
-    if (path[0] != '\0')
-        env_text("TORCHELASTIC_ERROR_FILE", path);
-    else
-        unsetenv("TORCHELASTIC_ERROR_FILE");
+    const options *o = j->opts;
+    const char *path = error_path(j, local);
+    const bool threads = getenv("OMP_NUM_THREADS") != NULL;
+    cdp__launch_place p;
+    memset(&p, 0, sizeof p);
+    p.rank = p.role_rank = (uint32_t)global_rank(j, local);
+    p.world = p.role_world = (uint32_t)(o->n * o->nnodes);
+    p.local_rank = (uint32_t)local;
+    p.local_world = (uint32_t)o->n;
+    p.node = (uint32_t)o->node_rank;
+    p.nodes = (uint32_t)o->nnodes;
+    p.restarts = (uint32_t)(j->agent != NULL ? j->restarts : j->attempt);
+    p.max_restarts = (uint32_t)o->max_restarts;
+    p.master_port = (uint32_t)j->port;
+    p.role = o->role;
+    p.run_id = o->run_id;
+    p.master_addr = o->addr;
+    p.error_file = path[0] != '\0' ? path : NULL;
+    if (o->stay) stay_place(j, &j->ranks[local], &p);
+    cdp__launch_place_common(&p, o->open ? NULL : o->key, threads);
+    cdp__launch_variables(&p, env_put, NULL);
 }
 
 /* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this
@@ -1351,8 +1258,8 @@ static void rank_start(job *j, int local, int report) {
     setpgid(pid, pid);
     close(out[1]);
     close(err[1]);
-    r->pid = pid;
-    r->begun = now_ns();
+    r->p.pid = pid;
+    r->p.begun_ns = (uint64_t)now_ns();
     r->out[0] = rank_stream(j, local, 0, out[0]);
     r->out[1] = rank_stream(j, local, 1, err[0]);
     ++j->running;
@@ -1367,25 +1274,23 @@ static void ranks_signal(job *j, int sig) {
     j->sent |= UINT64_C(1) << (sig & 63);
     for (int i = 0; i < j->opts->n; ++i) {
         const rank *r = &j->ranks[i];
-        if (r->pid > 0 && !r->ended && kill(-r->pid, sig) != 0) kill(r->pid, sig);
+        if (r->p.pid > 0 && !r->p.ended && kill(-r->p.pid, sig) != 0) kill(r->p.pid, sig);
 #ifndef __linux__
         /* a group that lives keeps its number */
-        if (r->ended && r->group_left) kill(-r->pid, sig);
+        if (r->p.ended && r->group_left) kill(-r->p.pid, sig);
 #endif
     }
     children_signal(sig, sig == SIGKILL ? NULL : is_rank, j);
 }
 
 static void end_text(char *text, size_t size, const rank *r) {
-    if (!r->ended)
-        snprintf(text, size, "did not end");
-    else if (!WIFSIGNALED(r->status))
-        snprintf(text, size, "exit code %d", WEXITSTATUS(r->status));
-    else if (r->by_us)
-        snprintf(text, size, "%s from cdprun", signal_name(WTERMSIG(r->status)));
-    else
-        snprintf(text, size, "killed by %s (%s)", signal_name(WTERMSIG(r->status)),
-            strsignal(WTERMSIG(r->status)));
+    cdp__text t = cdp__text_of(text, size);
+    cdp__launch_end_text(&t, &r->p, "cdprun");
+}
+
+/* From the begin of the attempt to the end of the rank. */
+static double lasted(const job *j, const rank *r) {
+    return seconds((int64_t)r->p.end_ns - j->begin);
 }
 
 /* ---- >>stop  What ends a job, and the steps from there to its end. */
@@ -1411,27 +1316,15 @@ static void enter_kill(job *j) {
     enter(j, KILL, KILL_LIMIT);
 }
 
-/* Of several failures seen at one look, a crash is more likely the first cause than an exit
-   code, by which the survivors of a distributed job report that they have lost a peer. */
-static int blame(const rank *r) {
-    static const int crashes[] = {
-        SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGKILL, SIGSYS, SIGTRAP};
-    if (r->status == 0) return 0;
-    for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; ++i)
-        if (WIFSIGNALED(r->status) && WTERMSIG(r->status) == crashes[i]) return 2;
-    return 1;
-}
-
 /* "rank 3 on node 1, exit code 7 after 0.31 s: what it wrote to its error file" */
 static void failure_text(const job *j, int local, char *text, size_t size) {
     char end[96], node[24] = "", message[512];
     const rank *r = &j->ranks[local];
     end_text(end, sizeof end, r);
     if (j->opts->nnodes > 1) snprintf(node, sizeof node, " on node %d", j->opts->node_rank);
-    error_member(file_path(j->opts, tries_of(j, local), local, "error.json"), "message", message,
-        sizeof message);
+    cdp__launch_member(cdp_os_default(), error_path(j, local), "message", message, sizeof message);
     snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end,
-        seconds(r->end - j->begin), message[0] != '\0' ? ": " : "", message);
+        lasted(j, r), message[0] != '\0' ? ": " : "", message);
 }
 
 static void on_failure(job *j, int local) {
@@ -1439,13 +1332,14 @@ static void on_failure(job *j, int local) {
     const rank *r = &j->ranks[local];
     j->cause = FAILURE;
     j->first = local;
-    j->code = exit_code_of(r->status);
-    j->nodes.tell_at = j->nodes.look_at = now_ns() + (blame(r) == 2 ? 0 : TELL_DELAY);
+    j->code = cdp__launch_exit_code(&r->p.end);
+    j->nodes.tell_at = j->nodes.look_at =
+        now_ns() + (cdp__launch_blame(&r->p) == 2 ? 0 : TELL_DELAY);
     enter(j, GRACE, j->opts->grace);
     if (j->running == 0) return;
     end_text(text, sizeof text, r);
     say(j, "rank %d failed: %s after %.2f s; the others have %.10g s to end by themselves",
-        global_rank(j, local), text, seconds(r->end - j->begin), seconds(j->opts->grace));
+        global_rank(j, local), text, lasted(j, r), seconds(j->opts->grace));
 }
 
 /* No rank runs here; the other machines are waited for. */
@@ -1585,18 +1479,17 @@ static void read_started(job *j) {
 }
 
 static void rank_ended(job *j, rank *r, int status) {
-    r->ended = true;
-    r->status = status;
-    r->end = now_ns();
-    r->by_us = WIFSIGNALED(status) && (j->sent >> (WTERMSIG(status) & 63) & 1) != 0;
-    r->group_left = kill(-r->pid, 0) == 0;
+    r->p.ended = true;
+    cdp__process_end_of(status, &r->p.end);
+    r->p.end_ns = (uint64_t)now_ns();
+    r->p.by_us = r->p.end.sig != 0 && (j->sent >> (r->p.end.sig & 63) & 1) != 0;
+    r->group_left = kill(-r->p.pid, 0) == 0;
     --j->running;
     event(j,
         "\"event\": \"rank_end\", \"rank\": %d, \"local_rank\": %d, \"exit_code\": %d, "
         "\"signal\": %d, \"seconds\": %.3f",
-        global_rank(j, (int)(r - j->ranks)), (int)(r - j->ranks),
-        WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
-        seconds(r->end - r->begun));
+        global_rank(j, (int)(r - j->ranks)), (int)(r - j->ranks), (int)r->p.end.exit_code,
+        (int)r->p.end.sig, seconds((int64_t)(r->p.end_ns - r->p.begun_ns)));
     /* its last words before the news of its end; a process that */
     for (int k = 0; k < 2; ++k)
         /* it left behind may write for ever */
@@ -1604,20 +1497,15 @@ static void rank_ended(job *j, rank *r, int status) {
         }
 }
 
-/* The connections of a killed process end a moment before its parent can see that it has ended:
-   survivors that report it and exit may be seen first. (Not SIGABRT, which is how some programs
-   end when they have lost a peer.) */
 static bool was_overtaken(const job *j, int local) {
-    const rank *r = &j->ranks[local], *first = &j->ranks[j->first];
-    if (j->phase != GRACE || j->cause != FAILURE || r->by_us) return false;
-    return blame(first) == 1 && blame(r) == 2 && WTERMSIG(r->status) != SIGABRT
-        && r->end - first->end < OVERTAKE_NS;
+    if (j->phase != GRACE || j->cause != FAILURE) return false;
+    return cdp__launch_overtaken(&j->ranks[j->first].p, &j->ranks[local].p);
 }
 
 static void on_overtaken(job *j, int local) {
     char text[96];
     j->first = local;
-    j->code = exit_code_of(j->ranks[local].status);
+    j->code = cdp__launch_exit_code(&j->ranks[local].p.end);
     j->nodes.tell_at = j->nodes.look_at = 0;
     end_text(text, sizeof text, &j->ranks[local]);
     say(j, "rank %d failed at the same time: %s, which counts as the first failure",
@@ -1638,13 +1526,14 @@ static void reap(job *j) {
             if (j->phase == RUN) stay_ended(j, i);
             continue;
         }
-        if (worst < 0 || blame(&j->ranks[i]) > blame(&j->ranks[worst])) worst = i;
+        if (worst < 0 || cdp__launch_blame(&j->ranks[i].p) > cdp__launch_blame(&j->ranks[worst].p))
+            worst = i;
     }
     j->children = pid == 0;
     if (worst < 0) return;
     /* an exit by exec failure is not the program's own */
     read_started(j);
-    if (j->phase == RUN && blame(&j->ranks[worst]) > 0)
+    if (j->phase == RUN && cdp__launch_blame(&j->ranks[worst].p) > 0)
         on_failure(j, worst);
     else if (was_overtaken(j, worst))
         on_overtaken(j, worst);
@@ -1673,21 +1562,21 @@ static void report_ends(job *j) {
     say(j, "how each rank ended:");
     for (int i = 0, next; i < j->opts->n; i = next) {
         char text[96], other[96], who[48], line[192];
-        int64_t last = j->ranks[i].end;
+        uint64_t last = j->ranks[i].p.end_ns;
         end_text(text, sizeof text, &j->ranks[i]);
         for (next = i + 1; next < j->opts->n; ++next) {
             end_text(other, sizeof other, &j->ranks[next]);
             if (strcmp(text, other) != 0) break;
-            if (j->ranks[next].end > last) last = j->ranks[next].end;
+            if (j->ranks[next].p.end_ns > last) last = j->ranks[next].p.end_ns;
         }
         if (next == i + 1)
             snprintf(who, sizeof who, "rank %d", global_rank(j, i));
         else
             snprintf(who, sizeof who, "ranks %d-%d", global_rank(j, i), global_rank(j, next - 1));
         int n = snprintf(line, sizeof line, "    %-14s %s", who, text);
-        if (j->ranks[i].ended)
-            n += snprintf(
-                line + n, sizeof line - (size_t)n, " after %.2f s", seconds(last - j->begin));
+        if (j->ranks[i].p.ended)
+            n += snprintf(line + n, sizeof line - (size_t)n, " after %.2f s",
+                seconds((int64_t)last - j->begin));
         line[n++] = '\n';
         sink_put(j->to[1], line, (size_t)n);
     }
@@ -1695,7 +1584,7 @@ static void report_ends(job *j) {
 
 static void report(job *j) {
     const char *elsewhere = j->nodes.verdict; /* or here, in the same words */
-    const bool started = j->ranks[0].pid > 0;
+    const bool started = j->ranks[0].p.pid > 0;
     if (j->cause == SIGNALLED) say(j, "ended by %s", signal_name(j->user_signal));
     if (j->code == 0 || j->cause == NOT_STARTED || j->cause == READER_GONE) return;
     char text[FAILURE_BYTES];
@@ -1972,7 +1861,7 @@ static void attempt_start(job *j, int port) {
     j->children = true;
     j->begin = now_ns();
     j->deadline = NEVER;
-    env_attempt(j, port);
+    j->port = port;
     attempt_dirs_make(j->opts, j->attempt);
     pipe_make(report_pipe);
     nonblocking(report_pipe[0]);
@@ -2059,20 +1948,21 @@ static void attempt_judge(job *j) {
    first, even if another one ended before it. */
 static void attempt_first_by_time(job *j) {
     int first = -1;
-    int64_t earliest = 0;
-    if (j->cause != FAILURE || j->nodes.told || blame(&j->ranks[j->first]) != 1) return;
-    if (error_time(file_path(j->opts, tries_of(j, j->first), j->first, "error.json")) == 0) return;
+    uint64_t earliest = 0;
+    if (j->cause != FAILURE || j->nodes.told || cdp__launch_blame(&j->ranks[j->first].p) != 1)
+        return;
+    if (cdp__launch_error_time(cdp_os_default(), error_path(j, j->first)) == 0) return;
     for (int i = 0; i < j->opts->n; ++i) {
         const rank *r = &j->ranks[i];
-        const int64_t at = error_time(file_path(j->opts, tries_of(j, i), i, "error.json"));
-        if (!r->ended || r->by_us || blame(r) == 0 || at == 0) continue;
+        const uint64_t at = cdp__launch_error_time(cdp_os_default(), error_path(j, i));
+        if (r->p.by_us || cdp__launch_blame(&r->p) == 0 || at == 0) continue;
         if (first >= 0 && at >= earliest) continue;
         first = i;
         earliest = at;
     }
     if (first < 0 || first == j->first) return;
     j->first = first;
-    j->code = exit_code_of(j->ranks[first].status);
+    j->code = cdp__launch_exit_code(&j->ranks[first].p.end);
     say(j, "rank %d failed first, by the times in the error files", global_rank(j, first));
 }
 
@@ -2081,7 +1971,7 @@ static void attempt_over(job *j) {
     /* then the program has handled the signal; to other machines it is still why ranks are gone */
     bool fine = !meets(j);
     for (int i = 0; i < j->opts->n; ++i)
-        fine = fine && j->ranks[i].ended && j->ranks[i].status == 0;
+        fine = fine && j->ranks[i].p.ended && cdp__launch_blame(&j->ranks[i].p) == 0;
     if (j->cause == SIGNALLED && fine) {
         j->cause = NOTHING;
         j->code = 0;
@@ -2331,7 +2221,7 @@ static void job_open(job *j) {
     sigfillset(&most);
     sigdelset(&most, SIGCHLD);
     sigprocmask(SIG_SETMASK, &most, NULL);
-    env_common(o);
+    env_given(o);
     job_open_sinks(j);
     j->ranks = zalloc((size_t)o->n, sizeof *j->ranks);
     for (int i = 0; i < 2 * o->n; ++i)
@@ -2548,11 +2438,13 @@ int main(int argc, char **argv) {
     close(control[0]);
     nonblocking(control[1]);
     const int status = front_wait(keeper, control[1], &set, &callers, &first);
+    cdp__process_end end;
+    cdp__process_end_of(status, &end);
     front_sweep(&callers);
     run_dir_remove(&o);
-    if (WIFSIGNALED(status))
+    if (end.sig != 0)
         fprintf(stderr, "cdprun: its keeper process was killed by %s; all ranks are ended\n",
-            signal_name(WTERMSIG(status)));
-    return front_exit(exit_code_of(status), first, &mask);
+            signal_name(end.sig));
+    return front_exit(cdp__launch_exit_code(&end), first, &mask);
 }
 #endif /* not Windows */

@@ -586,16 +586,16 @@ static void agent_look_for_done(job *j) {
 /* ---- >>stay  Ranks that live on when others die. */
 
 /* How the ranks of the job call themselves, and where they look. */
-static void stay_env(const job *j, rank *r) {
+static void stay_place(const job *j, rank *r, cdp__launch_place *p) {
+    static char range[64];
     const options *o = j->opts;
     agent *a = j->agent;
-    char range[64];
     agent_name(&a->ranks);
     memcpy(r->id, a->ranks.id, sizeof r->id);
     snprintf(range, sizeof range, "%d:%d", o->min_nodes * o->n, o->max_nodes * o->n);
-    env_text("CDP_ELASTIC", range);
-    env_text("CDP_ELASTIC_ID", r->id);
-    env_text("CDP_ELASTIC_JOB", a->ranks.job);
+    p->elastic = range;
+    p->elastic_id = r->id;
+    p->elastic_job = a->ranks.job;
 }
 
 /* The newest decision of the ranks, which may be one ahead of what they have said. */
@@ -634,7 +634,7 @@ static void stay_tell(job *j, const rank *r, const char *end) {
     cdp_elastic *const e = &a->ranks;
     if (j->nodes.store == NULL) return;
     gethostname(host, sizeof host - 1);
-    snprintf(process, sizeof process, "process %ld on %s ended: %s", (long)r->pid, host, end);
+    snprintf(process, sizeof process, "process %ld on %s ended: %s", (long)r->p.pid, host, end);
     e->store_ms = LOOK_MS;
     cdp__elastic_key(e, key, "gone/%s", r->id);
     cdp_status st = cdp__elastic_mark(e, j->nodes.store, key, process);
@@ -661,12 +661,12 @@ static void stay_ended(job *j, int local) {
     const options *o = j->opts;
     rank *r = &j->ranks[local];
     char end[96];
-    const int64_t lived = r->end - r->begun;
-    if (r->status == 0 || j->agent->done) return;
+    const int64_t lived = (int64_t)(r->p.end_ns - r->p.begun_ns);
+    if (cdp__launch_blame(&r->p) == 0 || j->agent->done) return;
     end_text(end, sizeof end, r);
     stay_tell(j, r, end);
     /* it could hold what the new process needs; a group that lives keeps its number */
-    if (r->group_left) kill(-r->pid, SIGKILL);
+    if (r->group_left) kill(-r->p.pid, SIGKILL);
     r->pause = r->pause == 0 || lived > 60 * o->cooldown ? o->cooldown : r->pause * 2;
     if (r->pause > 60 * o->cooldown) r->pause = 60 * o->cooldown;
     r->again_at = now_ns() + stay_jitter(r->pause);
@@ -719,7 +719,7 @@ static void stay_fail(job *j, int local) {
     char text[FAILURE_BYTES - 8];
     j->cause = FAILURE;
     j->first = local;
-    j->code = exit_code_of(j->ranks[local].status);
+    j->code = cdp__launch_exit_code(&j->ranks[local].p.end);
     failure_text(j, local, text, sizeof text);
     nodes_tell(j, text, j->code, true);
     enter(j, GRACE, j->opts->grace);
@@ -844,10 +844,10 @@ static void stay_over(job *j) {
     }
     for (int i = 0; well && !j->agent->done && i < j->opts->n; ++i) {
         const rank *r = &j->ranks[i];
-        if (!r->ended || r->status == 0) continue;
+        if (cdp__launch_blame(&r->p) == 0) continue;
         j->cause = FAILURE;
         j->first = i;
-        j->code = exit_code_of(r->status);
+        j->code = cdp__launch_exit_code(&r->p.end);
         break;
     }
     if (j->cause == FAILURE && well) agent_gone(j, "its ranks have ended");

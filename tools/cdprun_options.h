@@ -243,19 +243,10 @@ static void signals_option(const char *text) {
 }
 
 static const char *env_option(const char *text) {
-    static const char own[] = " RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
-                              "GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR"
-                              " MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
-                              "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
-                              " TORCHELASTIC_ERROR_FILE CDP_JOB_KEY CDP_TRUST_NETWORK "
-                              "CDP_ELASTIC CDP_ELASTIC_ID CDP_ELASTIC_JOB ";
     const char *eq = strchr(text, '=');
     if (eq == NULL || eq == text) usage_error("--env needs NAME=VALUE, not '%s'", text);
-    const int len = (int)(eq - text);
-    char name[64];
-    if (snprintf(name, sizeof name, " %.*s ", len, text) < (int)sizeof name
-        && strstr(own, name) != NULL)
-        usage_error("--env cannot set %.*s, because cdprun sets it", len, text);
+    if (cdp__launch_owns(text, (uint64_t)(eq - text)))
+        usage_error("--env cannot set %.*s, because cdprun sets it", (int)(eq - text), text);
     return text;
 }
 

@@ -14,7 +14,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 
 #define CDP_IMPLEMENTATION
-#include "../cdp_store.h"
+#include "../cdp_launch.h"
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -73,15 +73,10 @@ static options options_read(int argc, char **argv) {
 
 /* ---- >>environment  What ranks find in their variables. */
 
-static void env_text(const char *name, const char *value) {
-    if (!SetEnvironmentVariableA(name, value))
+static void env_put(void *user, const char *name, const char *value) {
+    (void)user;
+    if (!SetEnvironmentVariableA(name, value) && value)
         stop_here(EXIT_CANNOT_RUN, "cannot set the variable %s", name);
-}
-
-static void env_number(const char *name, int value) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", value);
-    env_text(name, text);
 }
 
 /* A port that nobody had a moment ago. */
@@ -95,41 +90,39 @@ static int free_port(void) {
 }
 
 /* The secret of the job, unless the caller has set one. */
-static void env_key(bool open) {
-    const cdp_os *os = cdp_os_default();
-    uint8_t bytes[32];
-    char text[65];
-    if (open) {
-        SetEnvironmentVariableA("CDP_JOB_KEY", NULL);
-        return;
-    }
-    if (GetEnvironmentVariableA("CDP_JOB_KEY", NULL, 0)) return;
-    if (os->random(os->user, bytes, sizeof bytes) != CDP_OK)
+static void env_key(options *o) {
+    const DWORD given = GetEnvironmentVariableA("CDP_JOB_KEY", o->key, sizeof o->key);
+    if (o->open || (given && given < sizeof o->key)) return;
+    if (given) stop_here(EXIT_USAGE, "CDP_JOB_KEY is longer than %u characters", 256u);
+    if (!cdp__launch_key(cdp_os_default(), o->key))
         stop_here(EXIT_CANNOT_RUN, "the system gives no random bytes for the secret of the job");
-    for (int i = 0; i < 32; ++i)
-        snprintf(text + 2 * i, 3, "%02x", (unsigned)bytes[i]);
-    env_text("CDP_JOB_KEY", text);
 }
 
-static void env_common(const options *o) {
+/* The variables of --env, before those that cdprun sets. */
+static void env_given(const options *o) {
     for (int i = 0; i < o->env_count; ++i) { /* env_option() has seen the "=" */
         char name[1024];
         const size_t n = strcspn(o->env[i], "=");
         if (n >= sizeof name) usage_error("the name of --env %.60s... is too long", o->env[i]);
         memcpy(name, o->env[i], n);
         name[n] = 0;
-        env_text(name, o->env[i] + n + 1);
+        env_put(NULL, name, o->env[i] + n + 1);
     }
-    env_number("WORLD_SIZE", o->n);
-    env_number("LOCAL_WORLD_SIZE", o->n);
-    env_number("GROUP_RANK", 0);
-    env_number("GROUP_WORLD_SIZE", 1);
-    env_text("MASTER_ADDR", o->addr);
-    env_number("MASTER_PORT", o->port ? o->port : free_port());
-    env_text("TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
-    env_number("TORCHELASTIC_RESTART_COUNT", 0);
-    env_number("TORCHELASTIC_MAX_RESTARTS", 0);
-    env_key(o->open);
+}
+
+static void env_rank(const options *o, int rank, int port) {
+    cdp__launch_place p;
+    memset(&p, 0, sizeof p);
+    p.rank = p.local_rank = p.role_rank = (uint32_t)rank;
+    p.world = p.local_world = p.role_world = (uint32_t)o->n;
+    p.nodes = 1;
+    p.master_port = (uint32_t)port;
+    p.master_addr = o->addr;
+    p.role = "default";
+    p.run_id = "none";
+    cdp__launch_place_common(
+        &p, o->open ? NULL : o->key, GetEnvironmentVariableA("OMP_NUM_THREADS", NULL, 0) != 0);
+    cdp__launch_variables(&p, env_put, NULL);
 }
 
 /* ---- >>streams  Lines of the ranks, to the console. */
@@ -208,7 +201,7 @@ static size_t quoted(char *out, size_t at, const char *word) {
     return at;
 }
 
-static void rank_start(const options *o, HANDLE job, HANDLE nothing, int rank) {
+static void rank_start(const options *o, HANDLE job, HANDLE nothing, int rank, int port) {
     static char command[COMMAND_BYTES];
     rank_state *r = &ranks[rank];
     STARTUPINFOA start = {.cb = sizeof start, .dwFlags = STARTF_USESTDHANDLES};
@@ -216,10 +209,7 @@ static void rank_start(const options *o, HANDLE job, HANDLE nothing, int rank) {
     size_t at = 0;
     for (char **word = o->command; *word; ++word)
         at = quoted(command, at, *word);
-    env_number("RANK", rank);
-    env_number("LOCAL_RANK", rank);
-    env_number("ROLE_RANK", rank);
-    env_number("ROLE_WORLD_SIZE", o->n);
+    env_rank(o, rank, port);
     start.hStdInput = rank == 0 ? GetStdHandle(STD_INPUT_HANDLE) : nothing;
     start.hStdOutput = stream_open(&r->out[0], rank, o->prefix, stdout);
     start.hStdError = stream_open(&r->out[1], rank, o->prefix, stderr);
@@ -324,14 +314,16 @@ static HANDLE job_open(void) {
 
 int main(int argc, char **argv) {
     SECURITY_ATTRIBUTES inherited = {sizeof inherited, NULL, TRUE};
-    const options o = options_read(argc, argv);
+    options o = options_read(argc, argv);
     const HANDLE job = job_open();
     const HANDLE nothing =
         CreateFileA("NUL", GENERIC_READ, FILE_SHARE_READ, &inherited, OPEN_EXISTING, 0, NULL);
+    const int port = o.port ? o.port : free_port();
     int code;
-    env_common(&o);
+    env_key(&o);
+    env_given(&o);
     for (int i = 0; i < o.n; ++i)
-        rank_start(&o, job, nothing, i);
+        rank_start(&o, job, nothing, i, port);
     SetConsoleCtrlHandler(on_ctrl, TRUE); /* after the ranks: they would inherit it if it ignored */
     code = job_watch(&o, job);
     TerminateJobObject(job, 1); /* what the ranks have left behind */

@@ -15,6 +15,7 @@
 #include "../store/auth.h"
 #include "../os/words.h"
 #include "../os/processes.h"
+#include "facts.h"
 #include "state.h"
 #include "environment.h"
 #include "output.h"
@@ -30,7 +31,8 @@ CDP__PRIVATE void cdp__agent_signal_all(cdp_agent *a, int32_t sig) {
     uint32_t i;
     a->sent |= 1ull << (sig & 63);
     for (i = 0; i < a->desc.workers; ++i)
-        if (a->workers[i].pid && !a->workers[i].ended) cdp__process_signal(a->workers[i].pid, sig);
+        if (a->workers[i].p.pid && !a->workers[i].p.ended)
+            cdp__process_signal(a->workers[i].p.pid, sig);
 }
 
 CDP__PRIVATE void cdp__agent_ask_all(cdp_agent *a) {
@@ -40,20 +42,20 @@ CDP__PRIVATE void cdp__agent_ask_all(cdp_agent *a) {
 
 CDP__PRIVATE void cdp__agent_reap_one(cdp_agent *a, uint32_t i) {
     cdp__agent_worker *const w = &a->workers[i];
-    const int32_t r = cdp__process_ended(w->pid, &w->end);
+    const int32_t r = cdp__process_ended(w->p.pid, &w->p.end);
     if (r == 0) return;
-    w->ended = true;
-    w->end_ns = cdp__agent_now(a);
+    w->p.ended = true;
+    w->p.end_ns = cdp__agent_now(a);
     w->end_us = cdp__os_date_us();
     if (r < 0) {
         w->lost = true;
-        w->end.exit_code = -1;
-        w->end.sig = 0;
+        w->p.end.exit_code = -1;
+        w->p.end.sig = 0;
     }
-    w->by_us = r > 0 && w->end.sig && (a->sent >> (w->end.sig & 63) & 1) != 0;
+    w->p.by_us = r > 0 && w->p.end.sig && (a->sent >> (w->p.end.sig & 63) & 1) != 0;
     cdp__agent_carry(a, i, 16);
     /* what it left behind; a group that has members keeps its number */
-    if (r > 0) cdp__process_signal(w->pid, CDP__PROCESS_KILL);
+    if (r > 0) cdp__process_signal(w->p.pid, CDP__PROCESS_KILL);
 }
 
 /* Looks at all workers; returns how many run. */
@@ -61,16 +63,16 @@ CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
     uint32_t i, running = 0;
     for (i = 0; i < a->desc.workers; ++i) {
         cdp__agent_worker *const w = &a->workers[i];
-        if (w->ended) continue;
+        if (w->p.ended) continue;
         cdp__agent_reap_one(a, i);
-        running += !w->ended;
-        if (!cdp__agent_blame(w) || w->lost) continue;
+        running += !w->p.ended;
+        if (!cdp__launch_blame(&w->p) || w->lost) continue;
         if (a->first < 0 && a->phase == CDP__AGENT_RUN)
             a->first = i;
         else if (a->first >= 0
-            && (cdp__agent_overtaken(a, w)
+            && (cdp__launch_overtaken(&a->workers[a->first].p, &w->p)
                 || (a->phase == CDP__AGENT_RUN
-                    && cdp__agent_blame(w) > cdp__agent_blame(&a->workers[a->first]))))
+                    && cdp__launch_blame(&w->p) > cdp__launch_blame(&a->workers[a->first].p))))
             a->first = i;
     }
     return running;
@@ -90,7 +92,7 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
         cdp__agent_tail_read(a, i, 0);
         cdp__agent_tail_read(a, i, 1);
         lost = lost || w->lost;
-        well = well && w->ended && w->end.exit_code == 0 && !w->end.sig;
+        well = well && w->p.ended && w->p.end.exit_code == 0 && !w->p.end.sig;
     }
     cdp__agent_first_by_time(a);
     if (a->first >= 0 && !a->stopping && !lost && a->attempt < a->desc.max_restarts) {
@@ -154,7 +156,7 @@ CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
         a->watched[n++] = w->out[0].fd;
         a->watched[n++] = w->out[1].fd;
         /* all of its pipes are at their end: it is about to be gone */
-        if (!w->ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
+        if (!w->p.ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
     }
     cdp__process_wait(a->watched, n, (uint32_t)ms);
 }
@@ -196,8 +198,8 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
         return a->why.status;
     }
     w = &a->workers[a->first];
-    cdp__agent_end_text(&t, w);
-    cdp__agent_member(a->os, w->error_file, "message", message, sizeof message);
+    cdp__launch_end_text(&t, &w->p, "the agent");
+    cdp__launch_member(a->os, w->error_file, "message", message, sizeof message);
     return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
         cdp__agent_rank(a, (uint32_t)a->first), a->host, end, *message ? ": " : "", message);
 }

@@ -10,9 +10,9 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
-#include "../text/format.h"
 #include "../os/words.h"
 #include "../os/processes.h"
+#include "facts.h"
 #include "state.h"
 #include "environment.h"
 #include "output.h"
@@ -46,16 +46,12 @@ CDP__PRIVATE cdp_status cdp__agent_folder_make(const cdp_agent *a, const char *p
 CDP__PRIVATE cdp_status cdp__agent_folders(const cdp_agent *a) {
     char path[CDP__AGENT_PATH];
     cdp_status st = CDP_OK;
-    uint32_t i;
+    int32_t err = 0;
     if (!a->desc.log_dir) return CDP_OK;
     st = cdp__agent_folder_make(a, a->folder);
-    cdp__format(path, sizeof path, "%s/attempt_%u", a->folder, a->attempt);
-    if (st == CDP_OK) st = cdp__agent_folder_make(a, path);
-    for (i = 0; st == CDP_OK && i < a->desc.workers; ++i) {
-        cdp__format(path, sizeof path, "%s/attempt_%u/%u", a->folder, a->attempt, i);
-        st = cdp__agent_folder_make(a, path);
-    }
-    return st;
+    if (st == CDP_OK)
+        err = cdp__launch_folders(a->os, a->folder, a->attempt, a->desc.workers, path, sizeof path);
+    return err ? cdp__agent_io("cannot make the folder ", path, err) : st;
 }
 
 CDP__PRIVATE cdp_status cdp__agent_worker_start(
@@ -80,11 +76,11 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     if (st == CDP_OK) st = cdp__agent_env_make(a, &env, i, port);
     if (st == CDP_OK) {
         p.env = env.at;
-        w->begun_ns = cdp__agent_now(a);
-        w->pid = cdp__process_start(&p);
-        if (w->pid < 0) {
-            st = cdp__agent_io("cannot start a process", "", w->pid);
-            w->pid = 0;
+        w->p.begun_ns = cdp__agent_now(a);
+        w->p.pid = cdp__process_start(&p);
+        if (w->p.pid < 0) {
+            st = cdp__agent_io("cannot start a process", "", w->p.pid);
+            w->p.pid = 0;
         }
     }
     cdp__free(a->os, env.at);
@@ -124,8 +120,8 @@ CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
         w->out[which].length = 0;
         w->out[which].total = 0;
     }
-    w->pid = 0;
-    w->ended = w->lost = w->by_us = false;
+    w->p.pid = 0;
+    w->p.ended = w->lost = w->p.by_us = false;
     w->error_file[0] = w->message[0] = w->last[0] = 0;
 }
 
@@ -134,14 +130,15 @@ CDP__PRIVATE void cdp__agent_kill_all(cdp_agent *a) {
     const uint64_t until = cdp__agent_now(a) + CDP__AGENT_KILL_MS * CDP__MS;
     uint32_t i;
     for (i = 0; i < a->desc.workers; ++i)
-        if (a->workers[i].pid && !a->workers[i].ended) /* the number may be another one's by now */
-            cdp__process_signal(a->workers[i].pid, CDP__PROCESS_KILL);
+        if (a->workers[i].p.pid
+            && !a->workers[i].p.ended) /* the number may be another one's by now */
+            cdp__process_signal(a->workers[i].p.pid, CDP__PROCESS_KILL);
     for (i = 0; i < a->desc.workers; ++i) {
         cdp__agent_worker *const w = &a->workers[i];
-        while (w->pid && !w->ended && cdp__process_ended(w->pid, &w->end) == 0
+        while (w->p.pid && !w->p.ended && cdp__process_ended(w->p.pid, &w->p.end) == 0
             && cdp__agent_now(a) < until)
             cdp__process_wait(NULL, 0, 1);
-        w->ended = true;
+        w->p.ended = true;
     }
 }
 

@@ -15,6 +15,7 @@
 #include "../store/auth.h"
 #include "../os/words.h"
 #include "../os/processes.h"
+#include "facts.h"
 #include "state.h"
 #include "environment.h"
 #include "attempt.h"
@@ -58,9 +59,9 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     const uint32_t both = CDP_AGENT_STDOUT | CDP_AGENT_STDERR;
     cdp_status st = CDP_OK;
     uint32_t i;
-    if (d->workers == 0 || d->workers > CDP__AGENT_WORKERS)
+    if (d->workers == 0 || d->workers > CDP__LAUNCH_WORKERS)
         return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: desc.workers is %u; 1 to %u can run",
-            d->workers, CDP__AGENT_WORKERS);
+            d->workers, CDP__LAUNCH_WORKERS);
     if (d->nodes > 1 && d->node_rank >= d->nodes)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_agent_start: desc.node_rank is %u; it must be below desc.nodes, %u", d->node_rank,
@@ -99,9 +100,7 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
 /* The secret by which ranks know each other: the caller's, this process's, or a new one. */
 CDP__PRIVATE cdp_status cdp__agent_key(cdp_agent *a) {
     const char *given = a->desc.job_key ? a->desc.job_key : getenv("CDP_JOB_KEY");
-    unsigned char random[32];
     cdp__text t = cdp__text_of(a->key, sizeof a->key);
-    uint32_t i;
     if (a->desc.trust_network) return CDP_OK;
     if (given && *given) {
         cdp__text_bytes(&t, given, strlen(given));
@@ -112,14 +111,8 @@ CDP__PRIVATE cdp_status cdp__agent_key(cdp_agent *a) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_agent_start: several machines need one secret: desc.job_key or the variable "
             "CDP_JOB_KEY, or desc.trust_network");
-    if (a->os->random(a->os->user, random, sizeof random) != CDP_OK)
+    if (!cdp__launch_key(a->os, a->key))
         return cdp__fail(CDP_ERR_IO, "cdp_agent_start: the system has no random bytes");
-    for (i = 0; i < sizeof random; ++i) {
-        cdp__text_char(&t, "0123456789abcdef"[random[i] >> 4]);
-        cdp__text_char(&t, "0123456789abcdef"[random[i] & 15]);
-    }
-    (void)cdp__text_end(&t);
-    cdp__wipe(random, sizeof random);
     return CDP_OK;
 }
 

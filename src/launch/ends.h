@@ -13,9 +13,7 @@
 #include "../text/format.h"
 #include "../os/file_text.h"
 #include "../text/json_write.h"
-#include "../text/utf8.h"
-#include "../text/json_read.h"
-#include "../os/processes.h"
+#include "facts.h"
 #include "state.h"
 #include "output.h"
 
@@ -28,99 +26,39 @@ CDP_API const char *cdp_agent_state_name(cdp_agent_state state) {
     return i < sizeof names / sizeof *names ? names[i] : "none";
 }
 
-/* The first text under `key` in a file of JSON; empty: there is none. */
-CDP__PRIVATE void cdp__agent_member(
-    const cdp_os *os, const char *path, const char *key, char *out, uint64_t room) {
-    char data[8192], text[8192];
-    int32_t fd = os->files.open_file && *path ? os->files.open_file(os->user, path, 0) : -1;
-    const int64_t n = fd < 0 ? 0 : os->files.read_at(os->user, fd, 0, data, sizeof data);
-    bool here = false, found = false;
-    cdp__json_reader r = cdp__json_open(data, n > 0 ? (uint64_t)n : 0);
-    cdp__json_kind k;
-    out[0] = 0;
-    if (fd >= 0) (void)os->files.close_file(os->user, fd);
-    while (!found && (k = cdp__json_next(&r)) > CDP__JSON_END) {
-        const bool is = k == CDP__JSON_KEY || k == CDP__JSON_TEXT;
-        const uint64_t length = is ? cdp__json_decode(&r, text) : 0;
-        found = here && k == CDP__JSON_TEXT;
-        here =
-            k == CDP__JSON_KEY && length == strlen(key) && memcmp(text, key, (size_t)length) == 0;
-        if (found) cdp__text_foreign(out, room, text, length);
-    }
-}
-
-/* In microseconds since 1970; 0: not known. */
-CDP__PRIVATE uint64_t cdp__agent_error_time(const cdp_agent *a, uint32_t i) {
-    char text[32];
-    const char *p = text;
-    uint64_t us = 0;
-    cdp__agent_member(a->os, a->workers[i].error_file, "timestamp_us", text, sizeof text);
-    for (; *p >= '0' && *p <= '9'; ++p)
-        us = us * 10 + (uint64_t)(*p - '0');
-    return us;
-}
-
-/* 0: well; 1: by an exit code or a signal that asks; 2: a crash. */
-CDP__PRIVATE int cdp__agent_blame(const cdp__agent_worker *w) {
-    if (!w->ended || (w->end.exit_code == 0 && !w->end.sig)) return 0;
-    return w->end.sig && cdp__process_crashed(w->end.sig) ? 2 : 1;
-}
-
-/* Whether this failure, seen later, was there before the one that was seen first: a killed process
-   loses its connections a moment before its parent can see its end. SIGABRT is how some programs
-   end when they have lost a peer. */
-CDP__PRIVATE bool cdp__agent_overtaken(const cdp_agent *a, const cdp__agent_worker *w) {
-    const cdp__agent_worker *const first = &a->workers[a->first];
-    if (w->by_us || cdp__agent_blame(first) != 1 || cdp__agent_blame(w) != 2) return false;
-    return w->end.sig != CDP__PROCESS_ABORT
-        && w->end_ns - first->end_ns < CDP__AGENT_OVERTAKE_MS * CDP__MS;
-}
-
 /* Of workers that ended by an exit code, the one with the earliest error file. */
 CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
     uint64_t earliest = 0;
     uint32_t i;
-    if (a->first < 0 || cdp__agent_blame(&a->workers[a->first]) != 1) return;
-    earliest = cdp__agent_error_time(a, (uint32_t)a->first);
+    if (a->first < 0 || cdp__launch_blame(&a->workers[a->first].p) != 1) return;
+    earliest = cdp__launch_error_time(a->os, a->workers[a->first].error_file);
     for (i = 0; earliest && i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        const uint64_t at = cdp__agent_blame(w) && !w->by_us ? cdp__agent_error_time(a, i) : 0;
+        const uint64_t at = cdp__launch_blame(&w->p) && !w->p.by_us
+            ? cdp__launch_error_time(a->os, w->error_file)
+            : 0;
         if (!at || at >= earliest) continue;
         earliest = at;
         a->first = i;
     }
 }
 
-/* "exit code 7", "SIGSEGV", "SIGTERM from the agent", "did not end". */
-CDP__PRIVATE void cdp__agent_end_text(cdp__text *t, const cdp__agent_worker *w) {
-    const char *const name = w->ended ? cdp__process_signal_name(w->end.sig) : NULL;
-    if (!w->ended)
-        cdp__text_add(t, w->pid ? "did not end" : "did not start");
-    else if (!w->end.sig)
-        cdp__text_add(t, "exit code %d", (int)w->end.exit_code);
-    else if (name)
-        cdp__text_add(t, "killed by %s", name);
-    else
-        cdp__text_add(t, "killed by signal %d", (int)w->end.sig);
-    if (w->by_us) cdp__text_add(t, " from the agent");
-}
-
 CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
     cdp__agent_worker *const w = &a->workers[i];
-    const uint64_t until = w->ended ? w->end_ns : cdp__agent_now(a);
+    const uint64_t until = w->p.ended ? w->p.end_ns : cdp__agent_now(a);
     const int which = w->out[1].total ? 1 : 0;
-    cdp__agent_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
     cdp__agent_tail_copy(&w->out[which], w->last);
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);
     out->local_rank = i;
-    out->pid = w->pid;
-    out->ended = w->ended;
-    out->by_agent = w->by_us;
-    out->exit_code = w->ended ? w->end.exit_code : -1;
-    out->signal = w->ended ? w->end.sig : 0;
-    out->time_us = w->ended ? w->end_us : 0;
-    out->seconds = w->pid ? (double)(until - w->begun_ns) / 1e9 : 0;
+    out->pid = w->p.pid;
+    out->ended = w->p.ended;
+    out->by_agent = w->p.by_us;
+    out->exit_code = w->p.ended ? w->p.end.exit_code : -1;
+    out->signal = w->p.ended ? w->p.end.sig : 0;
+    out->time_us = w->p.ended ? w->end_us : 0;
+    out->seconds = w->p.pid ? (double)(until - w->p.begun_ns) / 1e9 : 0;
     out->error_file = w->error_file;
     out->message = w->message;
     out->last_lines = w->last;

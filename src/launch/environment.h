@@ -12,6 +12,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../os/processes.h"
+#include "variables.h"
 #include "state.h"
 
 #include <string.h>
@@ -23,7 +24,7 @@ typedef struct cdp__agent_env {
     char room[4 * CDP__AGENT_PATH]; /* the agent's own variables */
 } cdp__agent_env;
 
-#define CDP__AGENT_OWN 24u /* at least as many as cdp__agent_env_own() sets */
+#define CDP__AGENT_OWN 24u /* at least as many as cdp__launch_variable_at() has */
 
 CDP__PRIVATE uint32_t cdp__agent_list(const char *const *list) {
     uint32_t n = 0;
@@ -69,12 +70,6 @@ CDP__PRIVATE void cdp__agent_env_text(cdp__agent_env *e, const char *name, const
     cdp__agent_env_put(e, at);
 }
 
-CDP__PRIVATE void cdp__agent_env_number(cdp__agent_env *e, const char *name, uint32_t value) {
-    char text[16];
-    cdp__format(text, sizeof text, "%u", value);
-    cdp__agent_env_text(e, name, text);
-}
-
 CDP__PRIVATE bool cdp__agent_env_has(const cdp__agent_env *e, const char *name) {
     const size_t length = strlen(name);
     uint32_t i;
@@ -83,34 +78,35 @@ CDP__PRIVATE bool cdp__agent_env_has(const cdp__agent_env *e, const char *name) 
     return false;
 }
 
+CDP__PRIVATE void cdp__agent_env_set(void *user, const char *name, const char *value) {
+    cdp__agent_env *const e = (cdp__agent_env *)user;
+    if (value)
+        cdp__agent_env_text(e, name, value);
+    else
+        cdp__agent_env_drop(e, name);
+}
+
 CDP__PRIVATE void cdp__agent_env_own(
     const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
     const cdp_launch_desc *const d = &a->desc;
-    const uint32_t world = d->workers * d->nodes;
-    if (d->workers > 1 && !cdp__agent_env_has(e, "OMP_NUM_THREADS"))
-        cdp__agent_env_number(e, "OMP_NUM_THREADS", 1); /* or n workers use n times the cores */
-    cdp__agent_env_number(e, "RANK", cdp__agent_rank(a, i));
-    cdp__agent_env_number(e, "WORLD_SIZE", world);
-    cdp__agent_env_number(e, "LOCAL_RANK", i);
-    cdp__agent_env_number(e, "LOCAL_WORLD_SIZE", d->workers);
-    cdp__agent_env_number(e, "GROUP_RANK", d->node_rank);
-    cdp__agent_env_number(e, "GROUP_WORLD_SIZE", d->nodes);
-    cdp__agent_env_text(e, "ROLE_NAME", d->role);
-    cdp__agent_env_number(e, "ROLE_RANK", cdp__agent_rank(a, i));
-    cdp__agent_env_number(e, "ROLE_WORLD_SIZE", world);
-    cdp__agent_env_text(e, "MASTER_ADDR", d->master_addr);
-    cdp__agent_env_number(e, "MASTER_PORT", port);
-    cdp__agent_env_number(e, "TORCHELASTIC_RESTART_COUNT", a->attempt);
-    cdp__agent_env_number(e, "TORCHELASTIC_MAX_RESTARTS", d->max_restarts);
-    cdp__agent_env_text(e, "TORCHELASTIC_RUN_ID", d->run_id);
-    cdp__agent_env_text(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* rank 0 serves the store */
-    cdp__agent_env_text(e, "TORCHELASTIC_ERROR_FILE", a->workers[i].error_file);
-    cdp__agent_env_drop(e, "CDP_JOB_KEY");
-    cdp__agent_env_drop(e, "CDP_TRUST_NETWORK");
-    if (d->trust_network)
-        cdp__agent_env_text(e, "CDP_TRUST_NETWORK", "1");
-    else
-        cdp__agent_env_text(e, "CDP_JOB_KEY", a->key);
+    cdp__launch_place p;
+    memset(&p, 0, sizeof p);
+    p.rank = p.role_rank = cdp__agent_rank(a, i);
+    p.world = p.role_world = d->workers * d->nodes;
+    p.local_rank = i;
+    p.local_world = d->workers;
+    p.node = d->node_rank;
+    p.nodes = d->nodes;
+    p.restarts = a->attempt;
+    p.max_restarts = d->max_restarts;
+    p.master_port = port;
+    p.role = d->role;
+    p.run_id = d->run_id;
+    p.master_addr = d->master_addr;
+    p.error_file = a->workers[i].error_file;
+    cdp__launch_place_common(
+        &p, d->trust_network ? NULL : a->key, cdp__agent_env_has(e, "OMP_NUM_THREADS"));
+    cdp__launch_variables(&p, cdp__agent_env_set, e);
 }
 
 /* All variables of worker i. The caller frees e->at. */

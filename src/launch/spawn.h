@@ -15,6 +15,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "facts.h"
 #include "state.h"
 #include "agent.h"
 #include "create.h"
@@ -207,9 +208,9 @@ CDP__PRIVATE cdp_status cdp__spawn_threads(cdp__spawn *s, uint32_t n, const cdp_
 CDP_API cdp_status cdp_spawn(cdp_spawn_func func, void *user, uint32_t n, const cdp_spawn_desc *d) {
     cdp__spawn s;
     if (!func) return cdp__missing("cdp_spawn", "func");
-    if (n == 0 || n > CDP__AGENT_WORKERS)
+    if (n == 0 || n > CDP__LAUNCH_WORKERS)
         return cdp__fail(
-            CDP_ERR_INVALID, "cdp_spawn: n is %u; 1 to %u ranks can run", n, CDP__AGENT_WORKERS);
+            CDP_ERR_INVALID, "cdp_spawn: n is %u; 1 to %u ranks can run", n, CDP__LAUNCH_WORKERS);
     memset(&s, 0, sizeof s);
     s.func = func;
     s.user = user;

@@ -14,16 +14,15 @@
 #include "../base/text.h"
 #include "../text/format.h"
 #include "../os/processes.h"
+#include "facts.h"
 
-#define CDP__AGENT_WORKERS 4096u    /* of one machine: a typing error is no fork bomb */
-#define CDP__AGENT_LINE 16384u      /* longest line that is written whole */
-#define CDP__AGENT_TAIL 4096u       /* last output of a worker */
-#define CDP__AGENT_PATH 1024u       /* bytes of a path of a log */
-#define CDP__AGENT_MESSAGE 512u     /* what is kept of an error file */
-#define CDP__AGENT_KILL_MS 10000u   /* for a process that does not die of SIGKILL */
-#define CDP__AGENT_OVERTAKE_MS 100u /* how much later than its victims a crash may be seen */
-#define CDP__AGENT_EXEC_MS 10000u   /* for the program of a worker to be loaded */
-#define CDP__AGENT_READER_MS 2000u  /* for the reader of the console, once workers should end */
+#define CDP__AGENT_LINE 16384u     /* longest line that is written whole */
+#define CDP__AGENT_TAIL 4096u      /* last output of a worker */
+#define CDP__AGENT_PATH 1024u      /* bytes of a path of a log */
+#define CDP__AGENT_MESSAGE 512u    /* what is kept of an error file */
+#define CDP__AGENT_KILL_MS 10000u  /* for a process that does not die of SIGKILL */
+#define CDP__AGENT_EXEC_MS 10000u  /* for the program of a worker to be loaded */
+#define CDP__AGENT_READER_MS 2000u /* for the reader of the console, once workers should end */
 
 /* One stream of a worker: stdout or stderr. */
 typedef struct cdp__agent_stream {
@@ -45,10 +44,9 @@ typedef struct cdp__agent_console {
 } cdp__agent_console;
 
 typedef struct cdp__agent_worker {
-    int32_t pid; /* 0: not started */
-    bool ended, lost, by_us;
-    cdp__process_end end;
-    uint64_t begun_ns, end_ns, end_us;
+    cdp__launch_process p;
+    bool lost; /* something else has waited for it */
+    uint64_t end_us;
     cdp__agent_stream out[2]; /* stdout, stderr */
     char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__AGENT_TAIL + 1];
 } cdp__agent_worker;
@@ -90,13 +88,11 @@ CDP__PRIVATE uint32_t cdp__agent_rank(const cdp_agent *a, uint32_t i) {
     return a->desc.node_rank * a->desc.workers + i;
 }
 
-/* The file `name` of a worker in this attempt: in a folder of its own below log_dir, or beside the
-   others among temporary files. Returns false if it does not fit. */
+/* The file `name` of a worker in this attempt. Returns false if it does not fit. */
 CDP__PRIVATE bool cdp__agent_path(
     const cdp_agent *a, uint32_t i, const char *name, char out[CDP__AGENT_PATH]) {
-    const char *const form = a->desc.log_dir ? "%s/attempt_%u/%u/%s" : "%s.%u.%u.%s";
-    return cdp__format(out, CDP__AGENT_PATH, form, a->folder, a->attempt, i, name)
-        < CDP__AGENT_PATH;
+    return cdp__launch_path(
+        out, CDP__AGENT_PATH, a->folder, a->desc.log_dir ? NULL : ".", a->attempt, i, name);
 }
 
 CDP__PRIVATE cdp_status cdp__agent_io(const char *what, const char *which, int32_t err) {

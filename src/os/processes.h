@@ -95,10 +95,15 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
     (void)sig;
     return "a signal";
 }
+CDP__PRIVATE const char *cdp__process_signal_words(int32_t sig) {
+    (void)sig;
+    return "";
+}
 #else
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #ifndef CDP_NO_STDIO
 #include <stdio.h>
@@ -256,14 +261,18 @@ CDP__PRIVATE int32_t cdp__process_start(const cdp__process_plan *p) {
     return (int32_t)pid;
 }
 
+CDP__PRIVATE void cdp__process_end_of(int status, cdp__process_end *out) {
+    out->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    out->sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
 /* Whether it has ended: 1, and *out; 0: not yet; -errno: its end cannot be known. */
 CDP__PRIVATE int32_t cdp__process_ended(int32_t pid, cdp__process_end *out) {
     int status = 0;
     const pid_t got = waitpid((pid_t)pid, &status, WNOHANG);
     if (got == 0 || (got < 0 && errno == EINTR)) return 0;
     if (got < 0) return -errno;
-    out->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    out->sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    cdp__process_end_of(status, out);
     return 1;
 }
 
@@ -280,6 +289,10 @@ CDP__PRIVATE bool cdp__process_crashed(int32_t sig) {
     for (i = 0; i < sizeof crashes / sizeof *crashes; ++i)
         if (crashes[i] == sig) return true;
     return false;
+}
+
+CDP__PRIVATE const char *cdp__process_signal_words(int32_t sig) {
+    return strsignal(sig);
 }
 
 /* NULL: it has none here. */

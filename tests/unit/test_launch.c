@@ -131,6 +131,21 @@ TEST(a_crash_counts_before_an_exit_code) {
     folder_remove();
 }
 
+/* Error files with a traceback are long. */
+TEST(a_long_error_file_is_read) {
+    cdp_launch_desc d =
+        shell(SHELL("{ printf '{\"message\": \"no bread '; head -c 60000 /dev/zero | tr '\\0' x; "
+                    "printf '\"}'; } > $TORCHELASTIC_ERROR_FILE; exit 7"),
+            1);
+    cdp_agent *a;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T(strstr(cdp_last_error()->text, "exit code 7: no bread xxx") != NULL);
+    T_EQ(511, strlen(cdp_agent_result(a)->ends[0].message));
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
 TEST(all_workers_start_again) {
     cdp_launch_desc d = shell(SHELL("echo $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; [ "
                                     "$TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5"),
@@ -449,6 +464,7 @@ int main(int argc, char **argv) {
         {"workers_find_the_variables_of_torchrun", workers_find_the_variables_of_torchrun, 20},
         {"the_first_failure_is_named", the_first_failure_is_named, 20},
         {"a_crash_counts_before_an_exit_code", a_crash_counts_before_an_exit_code, 20},
+        {"a_long_error_file_is_read", a_long_error_file_is_read, 20},
         {"all_workers_start_again", all_workers_start_again, 20},
         {"workers_are_asked_to_end_and_killed", workers_are_asked_to_end_and_killed, 20},
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
