@@ -566,7 +566,11 @@ typedef struct cdp__process_plan {
     void *user;
     char **env;     /* all variables, then NULL */
     int32_t out[2]; /* stdout, stderr; negative: those of this process */
-    int32_t told;   /* a pipe for `number` and the errno of an exec that failed, closed by one that
+    bool keeps_in;  /* stdin is that of this process, else /dev/null */
+    /* in the child, in place of an empty signal mask and the default action of SIGPIPE; or NULL */
+    void (*ready)(void *user);
+    void *ready_user;
+    int32_t told; /* a pipe for `number` and the errno of an exec that failed, closed by one that
                        did not */
     int32_t number;
 } cdp__process_plan;
@@ -648,11 +652,15 @@ CDP__PRIVATE const char *cdp__process_signal_words(int32_t sig) {
     (void)sig;
     return "";
 }
+CDP__PRIVATE bool cdp__process_same_file(int32_t a, int32_t b) {
+    return a == b;
+}
 #else
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #ifndef CDP_NO_STDIO
 #include <stdio.h>
@@ -694,6 +702,13 @@ CDP__PRIVATE int64_t cdp__process_read(int32_t fd, void *to, uint64_t bytes) {
         n = read(fd, to, (size_t)bytes);
     while (n < 0 && errno == EINTR);
     return n >= 0 ? n : -errno;
+}
+
+/* Whether two descriptors are of one file. */
+CDP__PRIVATE bool cdp__process_same_file(int32_t a, int32_t b) {
+    struct stat one, other;
+    return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_dev == other.st_dev
+        && one.st_ino == other.st_ino;
 }
 
 /* Writes all of it, waiting for the reader. Returns 0 or -errno. */
@@ -760,7 +775,7 @@ CDP__PRIVATE void cdp__process_flush(void) {
 
 /* In the child: calls nothing that takes a lock of the parent before exec. */
 CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) {
-    const int null = open("/dev/null", O_RDONLY);
+    const int null = p->keeps_in ? 0 : open("/dev/null", O_RDONLY);
     sigset_t none;
     int32_t what[2];
     int err = 0, i;
@@ -773,9 +788,13 @@ CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) 
     for (i = 0; i < 2; ++i)
         if (p->out[i] >= 0 && dup2(p->out[i], i + 1) < 0) err = errno;
     if (null > 2) close(null);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGPIPE, SIG_DFL);
+    if (p->ready) {
+        p->ready(p->ready_user);
+    } else {
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        signal(SIGPIPE, SIG_DFL);
+    }
     environ = p->env;
     if (!err && !p->words) {
         close(p->told);
@@ -860,6 +879,118 @@ CDP__PRIVATE const char *cdp__process_signal_name(int32_t sig) {
     return NULL;
 }
 #endif
+
+/* ---- >>os/free_port: a port of this machine that nobody has ---------------------------------- */
+
+/* Knows: sockets, and Linux's abstract names. Promises: the port was free a moment ago; on Linux no
+   other caller of this gets it while the claim is held. For cdp_launch.h. */
+
+#include <stddef.h>
+#include <string.h>
+
+/* The socket is closed before rank 0 starts: one that stays bound would stop every server that does
+   not set SO_REUSEADDR. What then keeps others off the port until rank 0 listens:
+   * other launchers: a name in Linux's abstract socket namespace, one per port, which is held for
+     the whole job. It belongs to the same network namespace as the port, is seen by all users,
+     needs no file, and goes when its holder dies.
+   * outgoing connections: Linux gives even ports to connect() and odd ones to bind() until one half
+     is used up.
+   * other servers that ask for any free port: nothing but luck; the choice of the kernel is random
+     in some 14,000 ports. */
+
+#if defined(CDP_NO_OS) || defined(_WIN32)
+CDP__PRIVATE int32_t cdp__port_any(const cdp_os *os) {
+    cdp_addr at, bound;
+    int32_t fd = -ENOSYS;
+    memset(&at, 0, sizeof at);
+    memset(&bound, 0, sizeof bound);
+    at.family = 4;
+    at.ip[0] = 127;
+    at.ip[3] = 1;
+    if (os->net.listen_at) fd = os->net.listen_at(os->user, &at, &bound);
+    if (fd < 0) return fd;
+    os->net.close_fd(os->user, fd);
+    return bound.port;
+}
+#else
+/* The kernel chooses, on the wildcard address, because rank 0 may listen on any address of this
+   machine; with IPv6 on both families at once. */
+CDP__PRIVATE int32_t cdp__port_any(const cdp_os *os) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+    } at;
+    const int off = 0;
+    int32_t port = 0;
+    int family = AF_INET6;
+    (void)os;
+    for (; port <= 0; family = AF_INET) {
+        socklen_t length = family == AF_INET6 ? sizeof at.six : sizeof at.four;
+        const int fd = socket(family, SOCK_STREAM, 0);
+        memset(&at, 0, sizeof at);
+        at.any.sa_family = (sa_family_t)family;
+        if (fd >= 0
+            && (family == AF_INET
+                || setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0)
+            && bind(fd, &at.any, length) == 0 && getsockname(fd, &at.any, &length) == 0)
+            port = ntohs(family == AF_INET6 ? at.six.sin6_port : at.four.sin_port);
+        else
+            port = -errno;
+        if (fd >= 0) close(fd);
+        if (family == AF_INET) break; /* a machine without IPv6 has been tried, too */
+    }
+    return port;
+}
+#endif
+
+#ifdef __linux__
+#include <sys/un.h>
+
+/* False only if another launcher has this port. *held is the socket that holds it, in place of the
+   one before. */
+CDP__PRIVATE bool cdp__port_claim(int32_t port, int32_t *held) {
+    static const char name[] = "cdprun/port/";
+    struct sockaddr_un at;
+    size_t n = sizeof name - 1;
+    int32_t rest = 10000;
+    const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+    int reason;
+    if (fd < 0) return true;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    memset(&at, 0, sizeof at);
+    at.sun_family = AF_UNIX;
+    memcpy(at.sun_path + 1, name, n); /* a zero before it: an abstract name */
+    for (; rest > 0; rest /= 10)
+        if (port >= rest) at.sun_path[1 + n++] = (char)('0' + port / rest % 10);
+    n += offsetof(struct sockaddr_un, sun_path) + 1;
+    reason = bind(fd, (const struct sockaddr *)&at, (socklen_t)n) == 0 ? 0 : errno;
+    if (reason) {
+        close(fd);
+        return reason != EADDRINUSE;
+    }
+    if (*held >= 0) close(*held);
+    *held = fd;
+    return true;
+}
+#else
+CDP__PRIVATE bool cdp__port_claim(int32_t port, int32_t *held) {
+    (void)port;
+    (void)held;
+    return true;
+}
+#endif
+
+/* Returns a port, or -errno. *held: a descriptor to close in the end, or -1, as before the first
+   call. */
+CDP__PRIVATE int32_t cdp__free_port(const cdp_os *os, int32_t *held) {
+    int tries = 0;
+    for (; tries < 100; ++tries) {
+        const int32_t port = cdp__port_any(os);
+        if (port < 0 || cdp__port_claim(port, held)) return port;
+    }
+    return -EADDRINUSE;
+}
 
 /* ---- >>launch/facts: what every launcher knows: how a process ended, which of two failures was the  */
 
@@ -1128,44 +1259,337 @@ CDP__PRIVATE void cdp__launch_variables(const cdp__launch_place *p,
     }
 }
 
+/* ---- >>launch/console: stdout and stderr of a launcher: text that waits for its reader ------- */
+
+/* Knows: descriptors, memory for what is not written yet. Promises: never waits for a reader;
+   texts of several sources do not mix within a line; one file has one queue. */
+
+#include <string.h>
+
+#define CDP__LAUNCH_UNREAD 262144u /* unwritten bytes above which ranks are no longer read */
+
+typedef struct cdp__launch_sink {
+    const cdp_os *os;
+    int32_t fd;
+    char *data; /* [start, end) is not written yet */
+    uint64_t start, end, room;
+    bool color;
+    bool closed, told; /* closed: a write has failed, all is discarded; told: the caller knows */
+    bool mid_line;     /* the last byte did not end a line ... */
+    const void *last;  /* ... and came from this source; NULL: the launcher itself */
+    int32_t err;       /* why it is closed: EPIPE if its reader has gone */
+} cdp__launch_sink;
+
+typedef struct cdp__launch_console {
+    cdp__launch_sink sinks[2], *to[2]; /* stdout, stderr */
+} cdp__launch_console;
+
+CDP__PRIVATE void cdp__launch_console_open(cdp__launch_console *c, const cdp_os *os) {
+    memset(c, 0, sizeof *c);
+    c->sinks[0].os = c->sinks[1].os = os;
+    c->sinks[0].fd = 1;
+    c->sinks[1].fd = 2;
+    c->to[0] = c->to[1] = &c->sinks[0]; /* one queue for one file, or lines could mix */
+    if (!cdp__process_same_file(1, 2)) c->to[1] = &c->sinks[1];
+}
+
+CDP__PRIVATE void cdp__launch_console_close(cdp__launch_console *c) {
+    int i;
+    for (i = 0; i < 2; ++i)
+        if (c->sinks[i].os) cdp__free(c->sinks[i].os, c->sinks[i].data);
+    memset(c, 0, sizeof *c);
+}
+
+CDP__PRIVATE uint64_t cdp__launch_pending(const cdp__launch_sink *k) {
+    return k->end - k->start;
+}
+
+CDP__PRIVATE bool cdp__launch_sink_full(const cdp__launch_sink *k) {
+    return cdp__launch_pending(k) > CDP__LAUNCH_UNREAD;
+}
+
+CDP__PRIVATE void cdp__launch_sink_fail(cdp__launch_sink *k, int32_t err) {
+    k->err = err;
+    k->closed = true;
+    k->start = k->end = 0;
+}
+
+/* Room for n bytes more. False: no memory, the sink is closed. */
+CDP__PRIVATE bool cdp__launch_sink_room(cdp__launch_sink *k, uint64_t n) {
+    const uint64_t kept = cdp__launch_pending(k);
+    uint64_t room = k->room ? k->room : 4096;
+    char *data = k->data;
+    if (k->end + n <= k->room) return true;
+    while (kept + n > room)
+        room *= 2;
+    if (room != k->room) data = (char *)cdp__alloc(k->os, room);
+    if (!data) {
+        cdp__launch_sink_fail(k, ENOMEM);
+        return false;
+    }
+    if (kept) memmove(data, k->data + k->start, (size_t)kept);
+    if (data != k->data) cdp__free(k->os, k->data);
+    k->data = data;
+    k->room = room;
+    k->start = 0;
+    k->end = kept;
+    return true;
+}
+
+CDP__PRIVATE void cdp__launch_put(cdp__launch_sink *k, const char *text, uint64_t n) {
+    if (k->closed || n == 0 || !cdp__launch_sink_room(k, n)) return;
+    memcpy(k->data + k->end, text, (size_t)n);
+    k->end += n;
+    k->mid_line = text[n - 1] != '\n' && text[n - 1] != '\r';
+}
+
+/* Before text from another source, an open line is ended. */
+CDP__PRIVATE void cdp__launch_source(cdp__launch_sink *k, const void *source) {
+    if (k->mid_line && k->last != source) cdp__launch_put(k, "\n", 1);
+    k->last = source;
+}
+
+/* Writes what the reader takes now. */
+CDP__PRIVATE void cdp__launch_flush(cdp__launch_sink *k) {
+    while (cdp__launch_pending(k)) {
+        const int64_t n = cdp__process_put(k->fd, k->data + k->start, cdp__launch_pending(k));
+        if (n == 0) return;
+        if (n < 0) {
+            cdp__launch_sink_fail(k, (int32_t)-n);
+            return;
+        }
+        k->start += (uint64_t)n;
+    }
+    k->start = k->end = 0;
+}
+
+/* ---- >>launch/stream: what one rank writes to stdout or stderr: bytes in, lines out ---------- */
+
+/* Knows: a pipe, a log, a console. Promises: whole lines behind the rank, up to a length; progress
+   text appears as lines, at most one a second; the last bytes are kept; a full disk ends nobody. */
+
+#include <stddef.h>
+#include <string.h>
+
+#define CDP__LAUNCH_LINE 65536u   /* longest line that is kept whole */
+#define CDP__LAUNCH_TAIL 4096u    /* last output that a report repeats */
+#define CDP__LAUNCH_SHOW_MS 1000u /* between two lines of progress text */
+#define CDP__LAUNCH_HOLD_MS 20u   /* for the '\n' after a '\r' to arrive */
+
+typedef struct cdp__launch_stream {
+    const cdp_os *os;
+    cdp__launch_sink *to;
+    int32_t fd;                  /* -1: ended, or it goes to its file alone */
+    int32_t log;                 /* a file that gets every byte; -1: none */
+    int32_t log_err;             /* why the log was given up; 0: it was not */
+    bool quiet;                  /* nothing goes to the console */
+    bool cut;                    /* what comes next continues a line that was too long */
+    bool eat_newline;            /* the held text was shown, only its '\n' may follow */
+    char prefix[48];             /* before each line; empty: bytes go on as they are */
+    uint64_t shown_ns, due_ns;   /* progress text: last shown; when to show the held one */
+    uint64_t total;              /* bytes put into tail so far */
+    uint64_t length;             /* bytes in line */
+    char tail[CDP__LAUNCH_TAIL]; /* ring of the last lines */
+    char line[CDP__LAUNCH_LINE]; /* text whose end has not come yet; pages that stay unused cost
+                                    nothing */
+} cdp__launch_stream;
+
+CDP__PRIVATE uint64_t cdp__launch_now(const cdp_os *os) {
+    return os->now_ns(os->user);
+}
+
+/* A stream that has ended. NULL: no memory. */
+CDP__PRIVATE cdp__launch_stream *cdp__launch_stream_new(const cdp_os *os, cdp__launch_sink *to) {
+    cdp__launch_stream *const s = (cdp__launch_stream *)cdp__alloc(os, sizeof *s);
+    if (!s) return NULL;
+    memset(s, 0, offsetof(cdp__launch_stream, tail));
+    s->os = os;
+    s->to = to;
+    s->fd = s->log = -1;
+    s->due_ns = CDP__NEVER;
+    return s;
+}
+
+/* "[ 3]", as wide as the number of the last rank, in a colour of its own where the console has
+   colours. */
+CDP__PRIVATE void cdp__launch_stream_prefix(cdp__launch_stream *s, uint32_t rank, uint32_t world) {
+    static const uint32_t colors[] = {36, 33, 32, 35, 34, 31};
+    const uint64_t width = cdp__format(NULL, 0, "%u", world - 1);
+    uint64_t n = cdp__format(NULL, 0, "%u", rank);
+    cdp__text t = cdp__text_of(s->prefix, sizeof s->prefix);
+    if (s->to->color)
+        cdp__text_add(&t, "\033[%um", colors[rank % (sizeof colors / sizeof *colors)]);
+    cdp__text_char(&t, '[');
+    for (; n < width; ++n)
+        cdp__text_char(&t, ' ');
+    cdp__text_add(&t, "%u]%s", rank, s->to->color ? "\033[0m" : "");
+}
+
+CDP__PRIVATE void cdp__launch_tail_add(cdp__launch_stream *s, const char *from, uint64_t bytes) {
+    uint64_t i;
+    for (i = 0; i < bytes; ++i)
+        s->tail[s->total++ % CDP__LAUNCH_TAIL] = from[i];
+}
+
+/* Copies the last bytes, without the piece of a line that they begin with. */
+CDP__PRIVATE void cdp__launch_tail_copy(
+    const cdp__launch_stream *s, char out[CDP__LAUNCH_TAIL + 1]) {
+    const uint64_t kept = cdp__min(s->total, (uint64_t)CDP__LAUNCH_TAIL);
+    uint64_t i;
+    const char *begin;
+    for (i = 0; i < kept; ++i)
+        out[i] = s->tail[(s->total - kept + i) % CDP__LAUNCH_TAIL];
+    out[kept] = 0;
+    begin = kept < s->total ? strchr(out, '\n') : NULL;
+    if (begin && begin[1]) memmove(out, begin + 1, strlen(begin + 1) + 1);
+}
+
+/* One line or a piece of one, without its end; without a prefix: bytes as they are. */
+CDP__PRIVATE void cdp__launch_emit(cdp__launch_stream *s, const char *text, uint64_t n) {
+    const bool lines = s->prefix[0] != 0;
+    if (lines && n > 0 && text[n - 1] == '\r') --n;
+    cdp__launch_tail_add(s, text, n);
+    if (lines) cdp__launch_tail_add(s, "\n", 1);
+    if (s->quiet || (!lines && n == 0)) return;
+    cdp__launch_source(s->to, s);
+    if (lines) cdp__launch_put(s->to, s->prefix, strlen(s->prefix));
+    if (lines) cdp__launch_put(s->to, s->cut ? "+" : " ", 1);
+    cdp__launch_put(s->to, text, n);
+    if (lines) cdp__launch_put(s->to, "\n", 1);
+}
+
+/* Length of the first complete line, its end included; 0: not complete. A '\r' alone ends
+   progress text; whether one at the very end is alone will only be known with the next byte. */
+CDP__PRIVATE uint64_t cdp__launch_line_length(const char *text, uint64_t n, bool *progress) {
+    uint64_t i = 0;
+    *progress = false;
+    while (i < n && text[i] != '\n' && text[i] != '\r')
+        ++i;
+    if (i == n) return 0;
+    if (text[i] == '\n') return i + 1;
+    if (i + 1 == n) return 0;
+    if (text[i + 1] == '\n') return i + 2;
+    *progress = true;
+    return i + 1;
+}
+
+/* Shows the complete lines; returns how many bytes they have. */
+CDP__PRIVATE uint64_t cdp__launch_lines(cdp__launch_stream *s) {
+    uint64_t at = 0, used;
+    bool progress;
+    if (!s->prefix[0]) {
+        at = s->length;
+        while (at > 0 && s->line[at - 1] != '\n' && s->line[at - 1] != '\r')
+            --at;
+        cdp__launch_emit(s, s->line, at);
+        return at;
+    }
+    if (s->eat_newline && s->length > 0) {
+        at = s->line[0] == '\n';
+        s->eat_newline = false;
+    }
+    for (; (used = cdp__launch_line_length(s->line + at, s->length - at, &progress)) > 0;
+         at += used) {
+        const uint64_t now = progress ? cdp__launch_now(s->os) : 0;
+        const bool show =
+            !progress || (used > 1 && now - s->shown_ns >= CDP__LAUNCH_SHOW_MS * CDP__MS);
+        if (show) cdp__launch_emit(s, s->line + at, used - 1);
+        if (show && progress) s->shown_ns = now;
+        s->cut = false;
+    }
+    return at;
+}
+
+/* Passes on what the buffer holds: whole lines, or everything at the end and when a line is too
+   long. */
+CDP__PRIVATE void cdp__launch_split(cdp__launch_stream *s, bool all) {
+    const uint64_t done = cdp__launch_lines(s), rest = s->length - done;
+    memmove(s->line, s->line + done, (size_t)rest);
+    s->length = rest;
+    s->due_ns = CDP__NEVER;
+    if (rest > 0 && (all || rest == CDP__LAUNCH_LINE)) {
+        cdp__launch_emit(s, s->line, rest);
+        s->cut = !all;
+        s->length = 0;
+    } else if (s->prefix[0] && rest > 1 && s->line[rest - 1] == '\r') {
+        const uint64_t soon = cdp__launch_now(s->os) + CDP__LAUNCH_HOLD_MS * CDP__MS;
+        s->due_ns = s->shown_ns + CDP__LAUNCH_SHOW_MS * CDP__MS;
+        if (s->due_ns < soon) s->due_ns = soon;
+    }
+}
+
+/* Progress text that has waited long enough for its '\n'. */
+CDP__PRIVATE void cdp__launch_show_progress(cdp__launch_stream *s, uint64_t now) {
+    if (now < s->due_ns) return;
+    cdp__launch_emit(s, s->line, s->length);
+    s->due_ns = CDP__NEVER;
+    s->shown_ns = now;
+    s->length = 0;
+    s->eat_newline = true;
+}
+
+/* Passes on the rest and closes what the stream has. */
+CDP__PRIVATE void cdp__launch_stream_end(cdp__launch_stream *s) {
+    if (s->fd >= 0) cdp__launch_split(s, true);
+    cdp__process_close(s->fd);
+    cdp__process_close(s->log);
+    s->fd = s->log = -1;
+}
+
+/* Begins anew, with another pipe and another log, which it closes. */
+CDP__PRIVATE void cdp__launch_stream_begin(
+    cdp__launch_stream *s, int32_t fd, int32_t log, bool quiet) {
+    cdp__launch_stream_end(s);
+    s->fd = fd;
+    s->log = log;
+    s->log_err = 0;
+    s->quiet = quiet;
+    s->cut = s->eat_newline = false;
+    s->shown_ns = cdp__launch_now(s->os) - CDP__LAUNCH_SHOW_MS * CDP__MS;
+    s->due_ns = CDP__NEVER;
+    s->total = s->length = 0;
+}
+
+/* One read. False: nothing more to be had now. */
+CDP__PRIVATE bool cdp__launch_pump(cdp__launch_stream *s) {
+    char *const at = s->line + s->length;
+    int64_t n;
+    if (s->fd < 0) return false;
+    n = cdp__process_read(s->fd, at, CDP__LAUNCH_LINE - s->length);
+    if (n == -EAGAIN) return false;
+    if (n <= 0) {
+        cdp__launch_stream_end(s);
+        return false;
+    }
+    if (s->log >= 0) s->log_err = cdp__process_write(s->log, at, (uint64_t)n);
+    if (s->log >= 0 && s->log_err) { /* a full disk: it is given up */
+        cdp__process_close(s->log);
+        s->log = -1;
+    }
+    s->length += (uint64_t)n;
+    cdp__launch_split(s, false);
+    return true;
+}
+
 /* ---- >>launch/state: what an agent knows of its workers -------------------------------------- */
 
 /* Knows: desc, workers, phases. Promises: one struct for each worker, whose memory is the agent's;
    the path of every file of a worker is made here. */
 
-#define CDP__AGENT_LINE 16384u     /* longest line that is written whole */
-#define CDP__AGENT_TAIL 4096u      /* last output of a worker */
 #define CDP__AGENT_PATH 1024u      /* bytes of a path of a log */
 #define CDP__AGENT_MESSAGE 512u    /* what is kept of an error file */
 #define CDP__AGENT_KILL_MS 10000u  /* for a process that does not die of SIGKILL */
 #define CDP__AGENT_EXEC_MS 10000u  /* for the program of a worker to be loaded */
 #define CDP__AGENT_READER_MS 2000u /* for the reader of the console, once workers should end */
 
-/* One stream of a worker: stdout or stderr. */
-typedef struct cdp__agent_stream {
-    int32_t fd;  /* what the worker writes; -1: it has ended, or goes to its file alone */
-    int32_t log; /* gets every byte of `fd`; -1: none */
-    bool cut;    /* what comes next continues a line that was too long */
-    bool filed;  /* its last lines are in the log */
-    bool stuck;  /* the console does not take the next line now */
-    uint32_t length;
-    uint64_t total; /* bytes put into tail so far */
-    char tail[CDP__AGENT_TAIL];
-    char line[CDP__AGENT_LINE]; /* text whose end has not come yet */
-} cdp__agent_stream;
-
-/* stdout or stderr of this process: lines go there one at a time, as far as its reader keeps up. */
-typedef struct cdp__agent_console {
-    uint32_t at, length; /* what is written of `line`; all of it */
-    char line[CDP__AGENT_LINE + 64];
-} cdp__agent_console;
-
 typedef struct cdp__agent_worker {
     cdp__launch_process p;
     bool lost; /* something else has waited for it */
     uint64_t end_us;
-    cdp__agent_stream out[2]; /* stdout, stderr */
-    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__AGENT_TAIL + 1];
+    cdp__launch_stream *out[2]; /* stdout, stderr */
+    bool filed[2];              /* its last lines are in the log */
+    bool stuck[2];              /* something is left that the console does not take now */
+    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__LAUNCH_TAIL + 1];
 } cdp__agent_worker;
 
 typedef enum cdp__agent_phase {
@@ -1184,7 +1608,8 @@ struct cdp_agent {
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
-    cdp__agent_console console[2];
+    cdp__launch_console console;
+    int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */
     uint32_t attempt;
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */
@@ -1338,151 +1763,53 @@ CDP__PRIVATE cdp_status cdp__agent_env_make(
     return CDP_OK;
 }
 
-/* ---- >>launch/output: what workers write ----------------------------------------------------- */
+/* ---- >>launch/output: the streams of an agent's workers -------------------------------------- */
 
-/* Knows: pipes of workers, the console, logs. Promises: whole lines, each behind its rank, up to a
-   length; the last bytes of every stream are kept; a full disk ends no worker. */
+/* Knows: redirects and tee of a desc, logs. Promises: workers wait for the reader of the console,
+   the agent does not. */
 
-#include <string.h>
-
-CDP__PRIVATE void cdp__agent_tail_add(cdp__agent_stream *s, const char *from, uint64_t bytes) {
-    uint64_t i;
-    for (i = 0; i < bytes; ++i)
-        s->tail[s->total++ % CDP__AGENT_TAIL] = from[i];
-}
-
-/* Copies the last bytes, without the piece of a line that they begin with. */
-CDP__PRIVATE void cdp__agent_tail_copy(const cdp__agent_stream *s, char *out) {
-    const uint64_t kept = s->total < CDP__AGENT_TAIL ? s->total : CDP__AGENT_TAIL;
-    uint64_t i;
-    const char *begin;
-    for (i = 0; i < kept; ++i)
-        out[i] = s->tail[(s->total - kept + i) % CDP__AGENT_TAIL];
-    out[kept] = 0;
-    begin = kept < s->total ? strchr(out, '\n') : NULL;
-    if (begin && begin[1]) memmove(out, begin + 1, strlen(begin + 1) + 1);
-}
-
-/* Writes what the console takes now. False: something is left. */
-CDP__PRIVATE bool cdp__agent_console_write(cdp_agent *a, int which) {
-    cdp__agent_console *const c = &a->console[which];
-    while (c->at < c->length) {
-        const int64_t n = cdp__process_put(which + 1, c->line + c->at, c->length - c->at);
-        if (n == 0) return false;
-        c->at = n > 0 ? c->at + (uint32_t)n : c->length; /* it is closed: nobody misses the line */
-    }
-    c->at = c->length = 0;
-    return true;
-}
-
-/* To this process's own stdout (0) or stderr (1): a line, or a piece of one. False: it still has
-   an earlier one. */
-CDP__PRIVATE bool cdp__agent_show(
-    cdp_agent *a, uint32_t i, int which, const char *text, uint64_t bytes, bool cut) {
-    cdp__agent_console *const c = &a->console[which];
-    const bool whole = bytes && text[bytes - 1] == '\n';
-    uint64_t n = 0;
-    if (!cdp__agent_console_write(a, which)) return false;
-    if (!a->desc.no_prefix)
-        n = cdp__format(c->line, sizeof c->line, "[%u]%s", cdp__agent_rank(a, i), cut ? "+" : " ");
-    memcpy(c->line + n, text, (size_t)bytes);
-    n += bytes;
-    if (!whole && !a->desc.no_prefix) c->line[n++] = '\n'; /* the next may be another worker's */
-    c->length = (uint32_t)n;
-    (void)cdp__agent_console_write(a, which);
-    return true;
-}
-
-/* Whether output waits for its reader: without a limit, as that of any program does, until somebody
-   wants the workers to end. */
+/* Writes what the console takes. Whether output waits for its reader: without a limit, as that of
+   any program does, until somebody wants the workers to end. */
 CDP__PRIVATE bool cdp__agent_unread(cdp_agent *a) {
     const uint64_t now = cdp__agent_now(a);
-    bool waits = !cdp__agent_console_write(a, 0);
+    bool waits = false;
     uint32_t i;
-    waits = !cdp__agent_console_write(a, 1) || waits;
+    for (i = 0; i < 2; ++i) {
+        cdp__launch_flush(&a->console.sinks[i]);
+        waits = waits || cdp__launch_pending(&a->console.sinks[i]) > 0;
+    }
     for (i = 0; i < a->desc.workers; ++i)
-        waits = waits || a->workers[i].out[0].stuck || a->workers[i].out[1].stuck;
+        waits = waits || a->workers[i].stuck[0] || a->workers[i].stuck[1];
     if (!waits || (!a->stopping && now < a->timeout_ns)) return waits;
     if (!a->reader_ns) a->reader_ns = now + CDP__AGENT_READER_MS * CDP__MS;
     return now < a->reader_ns;
 }
 
-/* Shows whole lines; `all`: what is left, too. */
-CDP__PRIVATE void cdp__agent_lines(cdp_agent *a, uint32_t i, int which, bool all) {
-    cdp__agent_stream *const s = &a->workers[i].out[which];
-    uint32_t at = 0;
-    s->stuck = false;
-    while (at < s->length) {
-        const char *const end = (const char *)memchr(s->line + at, '\n', s->length - at);
-        uint32_t n = end ? (uint32_t)(end + 1 - (s->line + at)) : s->length - at;
-        if (!end && !all && n < CDP__AGENT_LINE) break;
-        s->stuck = !cdp__agent_show(a, i, which, s->line + at, n, s->cut);
-        if (s->stuck) break;
-        s->cut = !end;
-        at += n;
-    }
-    memmove(s->line, s->line + at, s->length - at);
-    s->length -= at;
-}
-
-CDP__PRIVATE void cdp__agent_close_stream(cdp_agent *a, uint32_t i, int which) {
-    cdp__agent_stream *const s = &a->workers[i].out[which];
-    if (s->fd < 0) return;
-    cdp__agent_lines(a, i, which, true);
-    cdp__process_close(s->fd);
-    cdp__process_close(s->log);
-    s->fd = s->log = -1;
-    s->stuck = false;
-}
-
-/* One read. False: nothing is there now, or ever, or the console is behind: then the worker waits
-   for it, too, when its pipe is full. */
-CDP__PRIVATE bool cdp__agent_pump(cdp_agent *a, uint32_t i, int which) {
-    cdp__agent_stream *const s = &a->workers[i].out[which];
-    int64_t n;
-    if (s->fd < 0) return false;
-    if (s->stuck) cdp__agent_lines(a, i, which, false);
-    if (s->stuck) return false;
-    n = cdp__process_read(s->fd, s->line + s->length, CDP__AGENT_LINE - s->length);
-    if (n == -EAGAIN) return false;
-    if (n <= 0) {
-        cdp__agent_lines(a, i, which, true);
-        if (!s->stuck) cdp__agent_close_stream(a, i, which);
-        return false;
-    }
-    cdp__agent_tail_add(s, s->line + s->length, (uint64_t)n);
-    if (s->log >= 0 && cdp__process_write(s->log, s->line + s->length, (uint64_t)n) != 0) {
-        cdp__process_close(s->log); /* given up */
-        s->log = -1;
-    }
-    s->length += (uint32_t)n;
-    cdp__agent_lines(a, i, which, false);
-    return true;
-}
-
-/* All that is there now; a worker's children may write for ever, so at most `reads` pieces. */
+/* All that is there now; a worker's children may write for ever, so at most `reads` pieces. Where
+   the console is behind, the worker waits for it, too, when its pipe is full. */
 CDP__PRIVATE void cdp__agent_carry(cdp_agent *a, uint32_t i, uint32_t reads) {
+    cdp__agent_worker *const w = &a->workers[i];
     int which;
     for (which = 0; which < 2; ++which) {
+        cdp__launch_stream *const s = w->out[which];
         uint32_t n = 0;
-        while (n < reads && cdp__agent_pump(a, i, which))
+        while (n < reads && !cdp__launch_sink_full(s->to) && cdp__launch_pump(s))
             ++n;
+        w->stuck[which] = s->fd >= 0 && cdp__launch_sink_full(s->to);
+        cdp__launch_show_progress(s, cdp__agent_now(a));
     }
 }
 
 /* Opens one stream of a worker. *give: the descriptor that the worker gets. */
 CDP__PRIVATE cdp_status cdp__agent_open_stream(
     const cdp_agent *a, uint32_t i, int which, int32_t *give) {
-    cdp__agent_stream *const s = &a->workers[i].out[which];
+    cdp__agent_worker *const w = &a->workers[i];
     const uint32_t bit = which == 0 ? CDP_AGENT_STDOUT : CDP_AGENT_STDERR;
     const bool tee = (a->desc.tee & bit) != 0, file = tee || (a->desc.redirects & bit) != 0;
     char path[CDP__AGENT_PATH];
     int32_t ends[2], err, log = -1;
-    s->fd = s->log = -1;
-    s->cut = s->stuck = false;
-    s->filed = file && !tee;
-    s->length = 0;
-    s->total = 0;
+    w->filed[which] = file && !tee;
+    w->stuck[which] = false;
     if (file) {
         if (!cdp__agent_path(a, i, which == 0 ? "stdout.log" : "stderr.log", path))
             return cdp__agent_io("the path of a log is too long: ", path, ENAMETOOLONG);
@@ -1490,35 +1817,37 @@ CDP__PRIVATE cdp_status cdp__agent_open_stream(
         if (log < 0) return cdp__agent_io("cannot write the log ", path, log);
     }
     *give = log;
-    if (s->filed) return CDP_OK;
+    if (w->filed[which]) return CDP_OK;
     err = cdp__process_pipe(ends);
     if (err) {
         cdp__process_close(log);
         *give = -1;
         return cdp__agent_io("cannot make a pipe", "", err);
     }
-    s->fd = ends[0];
-    s->log = log;
+    cdp__launch_stream_begin(w->out[which], ends[0], log, false);
+    if (!a->desc.no_prefix)
+        cdp__launch_stream_prefix(
+            w->out[which], cdp__agent_rank(a, i), a->desc.workers * a->desc.nodes);
     *give = ends[1];
     return CDP_OK;
 }
 
 /* A stream that went to its file alone: the last bytes of that. */
 CDP__PRIVATE void cdp__agent_tail_read(const cdp_agent *a, uint32_t i, int which) {
-    cdp__agent_stream *const s = &a->workers[i].out[which];
+    cdp__launch_stream *const s = a->workers[i].out[which];
     const cdp_os_files *const f = &a->os->files;
     char path[CDP__AGENT_PATH];
     cdp_file_info info;
     int32_t fd = -1;
-    if (!s->filed || !f->open_file) return;
+    if (!a->workers[i].filed[which] || !f->open_file) return;
     if (cdp__agent_path(a, i, which == 0 ? "stdout.log" : "stderr.log", path))
         fd = f->open_file(a->os->user, path, 0);
     if (fd < 0) return;
     if (f->file_info(a->os->user, fd, &info) == 0) {
-        const uint64_t from = info.bytes > CDP__AGENT_TAIL ? info.bytes - CDP__AGENT_TAIL : 0;
-        const int64_t n = f->read_at(a->os->user, fd, from, s->line, CDP__AGENT_TAIL);
+        const uint64_t from = info.bytes > CDP__LAUNCH_TAIL ? info.bytes - CDP__LAUNCH_TAIL : 0;
+        const int64_t n = f->read_at(a->os->user, fd, from, s->line, CDP__LAUNCH_TAIL);
         s->total = from;
-        if (n > 0) cdp__agent_tail_add(s, s->line, (uint64_t)n);
+        if (n > 0) cdp__launch_tail_add(s, s->line, (uint64_t)n);
     }
     (void)f->close_file(a->os->user, fd);
 }
@@ -1557,9 +1886,9 @@ CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
 CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
     cdp__agent_worker *const w = &a->workers[i];
     const uint64_t until = w->p.ended ? w->p.end_ns : cdp__agent_now(a);
-    const int which = w->out[1].total ? 1 : 0;
+    const int which = w->out[1]->total ? 1 : 0;
     cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
-    cdp__agent_tail_copy(&w->out[which], w->last);
+    cdp__launch_tail_copy(w->out[which], w->last);
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);
     out->local_rank = i;
@@ -1648,21 +1977,11 @@ CDP_API cdp_status cdp_agent_save(cdp_agent *a, const char *path) {
 /* Knows: how workers start. Promises: all of them run, or none is left and a sentence says why. */
 
 /* A port of this machine that nobody has now. */
-CDP__PRIVATE cdp_status cdp__agent_port(const cdp_agent *a, uint16_t *port) {
-    cdp_addr at, bound;
-    int32_t fd = -ENOSYS;
-    *port = a->desc.master_port;
-    if (*port) return CDP_OK;
-    memset(&at, 0, sizeof at);
-    memset(&bound, 0, sizeof bound);
-    at.family = 4;
-    at.ip[0] = 127;
-    at.ip[3] = 1;
-    if (a->os->net.listen_at) fd = a->os->net.listen_at(a->os->user, &at, &bound);
-    if (fd < 0) return cdp__agent_io("cannot find a free port", "", fd);
-    a->os->net.close_fd(a->os->user, fd);
-    *port = bound.port;
-    return CDP_OK;
+CDP__PRIVATE cdp_status cdp__agent_port(cdp_agent *a, uint16_t *port) {
+    const int32_t any =
+        a->desc.master_port ? a->desc.master_port : cdp__free_port(a->os, &a->port_held);
+    *port = (uint16_t)any;
+    return any < 0 ? cdp__agent_io("cannot find a free port", "", any) : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__agent_folder_make(const cdp_agent *a, const char *path) {
@@ -1743,12 +2062,8 @@ CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
     if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
         (void)a->os->files.remove_file(a->os->user, w->error_file);
     for (which = 0; which < 2; ++which) {
-        cdp__process_close(w->out[which].fd);
-        cdp__process_close(w->out[which].log);
-        w->out[which].fd = w->out[which].log = -1;
-        w->out[which].filed = false;
-        w->out[which].length = 0;
-        w->out[which].total = 0;
+        if (w->out[which]) cdp__launch_stream_begin(w->out[which], -1, -1, false);
+        w->filed[which] = w->stuck[which] = false;
     }
     w->p.pid = 0;
     w->p.ended = w->lost = w->p.by_us = false;
@@ -1864,13 +2179,16 @@ CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
 CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     bool lost = false, well = true;
     uint32_t i;
-    for (i = 0; i < a->desc.workers; ++i)
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        int which;
         cdp__agent_carry(a, i, 4096);
+        for (which = 0; which < 2; ++which)
+            if (!w->stuck[which]) cdp__launch_stream_end(w->out[which]);
+    }
     if (cdp__agent_unread(a)) return CDP_OK; /* this is called again */
     for (i = 0; i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        cdp__agent_close_stream(a, i, 0);
-        cdp__agent_close_stream(a, i, 1);
         cdp__agent_tail_read(a, i, 0);
         cdp__agent_tail_read(a, i, 1);
         lost = lost || w->lost;
@@ -1935,10 +2253,13 @@ CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
     ms = cdp__min(ms, (until_ns - at) / CDP__MS + 1);
     for (i = 0; i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        a->watched[n++] = w->out[0].fd;
-        a->watched[n++] = w->out[1].fd;
+        a->watched[n++] = w->out[0]->fd;
+        a->watched[n++] = w->out[1]->fd;
         /* all of its pipes are at their end: it is about to be gone */
-        if (!w->p.ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
+        if (!w->p.ended && w->out[0]->fd < 0 && w->out[1]->fd < 0) ms = cdp__min(ms, 5);
+        /* progress text waits to be shown */
+        if (cdp__min(w->out[0]->due_ns, w->out[1]->due_ns) != CDP__NEVER)
+            ms = cdp__min(ms, CDP__LAUNCH_HOLD_MS);
     }
     cdp__process_wait(a->watched, n, (uint32_t)ms);
 }
@@ -2020,8 +2341,13 @@ CDP_API void cdp_agent_destroy(cdp_agent *a) {
     if (!a) return;
     os = a->os;
     if (a->workers && a->phase != CDP__AGENT_OVER) cdp__agent_kill_all(a);
-    for (i = 0; a->workers && i < a->desc.workers; ++i)
+    for (i = 0; a->workers && i < a->desc.workers; ++i) {
         cdp__agent_worker_clear(a, i);
+        cdp__free(os, a->workers[i].out[0]);
+        cdp__free(os, a->workers[i].out[1]);
+    }
+    cdp__launch_console_close(&a->console);
+    cdp__process_close(a->port_held);
     cdp__wipe(a->key, sizeof a->key);
     cdp__free(os, a->workers);
     cdp__free(os, a->ends);
@@ -2175,10 +2501,10 @@ CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
     a->watched = (int32_t *)cdp__alloc_zero(a->os, 2 * n * sizeof *a->watched);
     if (!a->workers || !a->ends || !a->watched)
         return cdp__fail_nomem("cdp_agent_start", n * sizeof *a->workers);
-    for (i = 0; i < n; ++i) {
-        int which;
-        for (which = 0; which < 2; ++which)
-            a->workers[i].out[which].fd = a->workers[i].out[which].log = -1;
+    for (i = 0; i < 2 * n; ++i) {
+        cdp__launch_stream **const s = &a->workers[i / 2].out[i % 2];
+        *s = cdp__launch_stream_new(a->os, a->console.to[i % 2]);
+        if (!*s) return cdp__fail_nomem("cdp_agent_start", sizeof **s);
     }
     return cdp__agent_attempt(a);
 }
@@ -2199,6 +2525,8 @@ CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *d, cdp_agent **out) {
     a = (cdp_agent *)cdp__alloc_zero(os, sizeof *a);
     if (!a) return cdp__fail_nomem("cdp_agent_start", sizeof *a);
     a->os = os;
+    a->port_held = -1;
+    cdp__launch_console_open(&a->console, os);
     a->desc = *d;
     cdp__agent_defaults(a);
     st = cdp__agent_open(a);

@@ -104,9 +104,12 @@ extern "C" {
 
 #include "text/json_read.h"
 #include "os/processes.h"
+#include "os/free_port.h"
 
 #include "launch/facts.h"
 #include "launch/variables.h"
+#include "launch/console.h"
+#include "launch/stream.h"
 #include "launch/state.h"
 #include "launch/environment.h"
 #include "launch/output.h"

@@ -35,8 +35,8 @@
     Elsewhere than on Linux, the process groups of the ranks are killed, and processes that left
     them are not.
 
-    SECTIONS   >>option-rules >>messages >>port >>files >>children
-               >>sink >>stream >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
+    SECTIONS   >>option-rules >>messages >>files >>children
+               >>output >>ranks >>events >>stop >>report >>nodes >>attempt >>keeper >>front
                (cdprun_options.h: what options there are; cdprun_elastic.h:
                machines that come and go)  */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
@@ -71,7 +71,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -88,14 +87,6 @@ static long processor_count(void) {
 #define DEFAULT_PORT 29400
 /* a job key with fewer characters is worth a warning */
 #define SHORT_KEY 16
-/* longest line kept whole */
-#define LINE_BYTES 65536
-/* last output of a failed rank that the report repeats */
-#define TAIL_BYTES 4096
-/* unwritten output above which the ranks are no longer read */
-#define SINK_BYTES 262144
-/* a pipe that polls writable takes this much without waiting */
-#define WRITE_BYTES 4096
 /* one failure in words */
 #define FAILURE_BYTES 1024
 #define NEVER INT64_MAX
@@ -457,81 +448,12 @@ static void nonblocking(int fd) {
     if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) fatal("cannot set up a pipe");
 }
 
-/* ---- >>port */
-
-/* The kernel chooses (bind to port 0), on the wildcard address, because rank 0 may listen on any
-   address of this machine. The socket is closed before rank 0 starts: one that stays bound would
-   stop every server that does not set SO_REUSEADDR. What then keeps others off the port until
-   rank 0 listens:
-   * other launchers: a name in Linux's abstract socket namespace, one per port, held for the
-     whole job. It belongs to the same network namespace as the port, is seen by all users, needs
-     no file, and goes when its holder dies.
-   * outgoing connections: Linux gives even ports to connect() and odd ones to bind() until one
-     half is used up.
-   * other servers that ask for any free port: nothing but luck; the kernel's choice is random in
-     some 14,000 ports. */
-
-static int port_free(void) {
-    struct sockaddr_in6 six;
-    struct sockaddr_in four;
-    const int off = 0;
-    int port = -1;
-    memset(&six, 0, sizeof six);
-    memset(&four, 0, sizeof four);
-    six.sin6_family = AF_INET6;
-    four.sin_family = AF_INET;
-    socklen_t six_len = sizeof six, four_len = sizeof four;
-    int fd = socket(AF_INET6, SOCK_STREAM, 0); /* both families at once */
-    if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0
-        && bind(fd, (const struct sockaddr *)&six, sizeof six) == 0
-        && getsockname(fd, (struct sockaddr *)&six, &six_len) == 0)
-        port = ntohs(six.sin6_port);
-    if (fd >= 0) close(fd);
-    if (port > 0) return port;
-    fd = socket(AF_INET, SOCK_STREAM, 0); /* a machine without IPv6 */
-    if (fd >= 0 && bind(fd, (const struct sockaddr *)&four, sizeof four) == 0
-        && getsockname(fd, (struct sockaddr *)&four, &four_len) == 0)
-        port = ntohs(four.sin_port);
-    if (fd >= 0) close(fd);
-    return port;
-}
-
-/* False only if another launcher has this port. The socket stays open until the next claim, or
-   the keeper's end. */
-static bool port_claim(int port) {
-#ifdef __linux__
-    static int held = -1;
-    struct sockaddr_un name;
-    memset(&name, 0, sizeof name);
-    name.sun_family = AF_UNIX;
-    const int len = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "cdprun/port/%d", port);
-    const int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
-    if (fd < 0) return true;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    if (bind(fd, (const struct sockaddr *)&name,
-            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len))
-        == 0) {
-        if (held >= 0) close(held);
-        held = fd;
-        return true;
-    }
-    const int reason = errno;
-    close(fd);
-    return reason != EADDRINUSE;
-#else
-    (void)port;
-    return true;
-#endif
-}
-
 static int port_choose(void) {
-    for (int tries = 0; tries < 100; ++tries) {
-        const int port = port_free();
-        if (port < 0) fatal("cannot find a free port");
-        if (port_claim(port)) return port;
-    }
-    errno = EADDRINUSE;
-    fatal("cannot find a free port");
+    static int32_t held = -1;
+    const int32_t port = cdp__free_port(cdp_os_default(), &held);
+    errno = -port;
+    if (port < 0) fatal("cannot find a free port");
+    return port;
 }
 
 /* ---- >>files */
@@ -606,7 +528,8 @@ static void attempt_dirs_make(const options *o, int attempt) {
 
 static int log_open(const options *o, int attempt, int local, const char *name) {
     const char *path = file_path(o, attempt, local, name);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int fd = cdp__process_log(path);
+    errno = -fd;
     if (fd < 0) fatal(path);
     return fd;
 }
@@ -617,13 +540,6 @@ static void adopt_orphans(void) {
 #ifdef __linux__
     prctl(PR_SET_CHILD_SUBREAPER, 1L, 0L, 0L, 0L);
 #endif
-}
-
-static void die_with(pid_t parent) {
-#ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, (unsigned long)SIGKILL, 0L, 0L, 0L);
-#endif
-    if (getppid() != parent) _exit(EXIT_INTERNAL); /* it died before the line above */
 }
 
 static pid_t parent_of(pid_t pid) {
@@ -688,69 +604,7 @@ static void inherited_ended(inherited *in, pid_t pid) {
         if (in->pid[i] == pid) in->pid[i] = 0;
 }
 
-/* ---- >>sink */
-
-/* Where output goes. Written without ever blocking, so that a paused reader stops no timer. */
-
-typedef struct stream stream;
-
-typedef struct sink {
-    int fd;
-    char *data; /* [start, end) is not written yet                       */
-    size_t start, end, cap;
-    bool color;
-    bool closed, told;  /* closed: a write has failed, everything is discarded   */
-    bool mid_line;      /* the last byte did not end a line ...                  */
-    const stream *last; /* ... and came from here (NULL: from cdprun itself)     */
-    int error;          /* why: EPIPE if its reader has gone                     */
-} sink;
-
-static size_t sink_pending(const sink *k) {
-    return k->end - k->start;
-}
-static bool sink_full(const sink *k) {
-    return sink_pending(k) > SINK_BYTES;
-}
-
-static void sink_put(sink *k, const char *p, size_t n) {
-    if (k->closed || n == 0) return;
-    if (k->end + n > k->cap) {
-        if (k->start > 0) memmove(k->data, k->data + k->start, sink_pending(k));
-        k->end -= k->start;
-        k->start = 0;
-        while (k->end + n > k->cap)
-            k->cap = k->cap ? k->cap * 2 : WRITE_BYTES;
-        k->data = realloc(k->data, k->cap);
-        if (k->data == NULL) fatal("out of memory");
-    }
-    memcpy(k->data + k->end, p, n);
-    k->end += n;
-    k->mid_line = p[n - 1] != '\n' && p[n - 1] != '\r';
-}
-
-/* Before text from another source, an open line is ended. */
-static void sink_source(sink *k, const stream *s) {
-    if (k->mid_line && k->last != s) sink_put(k, "\n", 1);
-    k->last = s;
-}
-
-static void sink_flush(sink *k) {
-    while (sink_pending(k) > 0) {
-        struct pollfd p = {.fd = k->fd, .events = POLLOUT};
-        if (poll(&p, 1, 0) <= 0) return;
-        const size_t n = sink_pending(k) < WRITE_BYTES ? sink_pending(k) : WRITE_BYTES;
-        const ssize_t done = write(k->fd, k->data + k->start, n);
-        if (done < 0 && (errno == EAGAIN || errno == EINTR)) return;
-        if (done < 0) {
-            k->error = errno;
-            k->closed = true;
-            k->start = k->end = 0;
-            return;
-        }
-        k->start += (size_t)done;
-    }
-    k->start = k->end = 0;
-}
+/* ---- >>output */
 
 static bool color_wanted(int option, int fd) {
     const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
@@ -759,207 +613,22 @@ static bool color_wanted(int option, int fd) {
         && strcmp(term, "dumb") != 0;
 }
 
-static void sink_open(sink *k, int fd, int color) {
-    k->fd = fd;
-    k->color = color_wanted(color, fd);
-}
-
-/* ---- >>stream  One output pipe of one rank: bytes in, lines out. */
-
-struct stream {
-    /* -1: ended */
-    int fd;
-    sink *to;
-    /* file that gets every byte; -1: none */
-    int log;
-    /* nothing goes to the console */
-    bool quiet;
-    /* cut: what comes next continues a line that was too long */
-    bool prefixed, cut;
-    /* the held text was shown already, only its '\n' may follow */
-    bool eat_newline;
-    char prefix[48];
-    int prefix_len;
-    /* progress text: last shown; when to show the held one (NEVER) */
-    int64_t shown, due;
-    /* bytes put into tail so far */
-    uint64_t total;
-    /* bytes in line */
-    size_t len;
-    /* ring of the last lines */
-    char tail[TAIL_BYTES];
-    /* text whose end has not come yet, up to LINE_BYTES */
-    char *line;
-};
-
-static stream *stream_open(int fd, sink *to, const options *o, int rank, int log, bool quiet) {
-    static const int colors[] = {36, 33, 32, 35, 34, 31};
-    char largest[16];
-    const int width = snprintf(largest, sizeof largest, "%d", o->n * o->nnodes - 1);
-    const int color = colors[(size_t)rank % (sizeof colors / sizeof colors[0])];
-    stream *s = zalloc(1, sizeof *s);
-    /* not zeroed: pages that stay unused cost nothing */
-    s->line = malloc(LINE_BYTES);
-    if (s->line == NULL) fatal("out of memory");
-    s->fd = fd;
-    s->to = to;
-    s->log = log;
-    s->quiet = quiet;
-    s->prefixed = o->prefix;
-    s->shown = now_ns() - SECOND;
-    s->due = NEVER;
-    s->prefix_len = to->color
-        ? snprintf(s->prefix, sizeof s->prefix, "\033[%dm[%*d]\033[0m", color, width, rank)
-        : snprintf(s->prefix, sizeof s->prefix, "[%*d]", width, rank);
-    return s;
-}
-
-static void tail_add(stream *s, const char *p, size_t n) {
-    for (size_t i = 0; i < n; ++i)
-        s->tail[s->total++ % TAIL_BYTES] = p[i];
-}
-
-/* One line or a piece of one, without its end. */
-static void stream_emit(stream *s, const char *p, size_t n) {
-    if (n > 0 && p[n - 1] == '\r') --n;
-    tail_add(s, p, n);
-    tail_add(s, "\n", 1);
-    if (s->quiet) return;
-    sink_source(s->to, s);
-    sink_put(s->to, s->prefix, (size_t)s->prefix_len);
-    sink_put(s->to, s->cut ? "+" : " ", 1);
-    sink_put(s->to, p, n);
-    sink_put(s->to, "\n", 1);
-}
-
-static void stream_emit_raw(stream *s, const char *p, size_t n) {
-    tail_add(s, p, n);
-    if (s->quiet || n == 0) return;
-    sink_source(s->to, s);
-    sink_put(s->to, p, n);
-}
-
-/* Length of the first complete line, its end included; 0: not complete. A '\r' alone ends
-   progress text; whether one at the very end is alone will only be known with the next byte. */
-static size_t line_length(const char *p, size_t len, bool *progress) {
-    size_t i = 0;
-    *progress = false;
-    while (i < len && p[i] != '\n' && p[i] != '\r')
-        ++i;
-    if (i == len) return 0;
-    if (p[i] == '\n') return i + 1;
-    if (i + 1 == len) return 0;
-    if (p[i + 1] == '\n') return i + 2;
-    *progress = true;
-    return i + 1;
-}
-
-static size_t lines_out(stream *s) {
-    size_t at = 0, used;
-    bool progress;
-    if (s->eat_newline && s->len > 0) {
-        at = s->line[0] == '\n';
-        s->eat_newline = false;
-    }
-    for (; (used = line_length(s->line + at, s->len - at, &progress)) > 0; at += used) {
-        const int64_t now = progress ? now_ns() : 0;
-        const bool show = !progress || (used > 1 && now - s->shown >= SECOND);
-        if (show) stream_emit(s, s->line + at, used - 1);
-        if (show && progress) s->shown = now;
-        s->cut = false;
-    }
-    return at;
-}
-
-static size_t lines_out_raw(stream *s) {
-    size_t n = s->len;
-    while (n > 0 && s->line[n - 1] != '\n' && s->line[n - 1] != '\r')
-        --n;
-    stream_emit_raw(s, s->line, n);
-    return n;
-}
-
-/* Passes on what the buffer holds: whole lines, or everything at the end and when a line is too
-   long. */
-static void stream_split(stream *s, bool all) {
-    const size_t done = s->prefixed ? lines_out(s) : lines_out_raw(s);
-    const size_t rest = s->len - done;
-    memmove(s->line, s->line + done, rest);
-    s->len = rest;
-    s->due = NEVER;
-    if (rest > 0 && (all || rest == LINE_BYTES)) {
-        if (s->prefixed)
-            stream_emit(s, s->line, rest);
-        else
-            stream_emit_raw(s, s->line, rest);
-        s->cut = !all;
-        s->len = 0;
-    } else if (s->prefixed && rest > 1 && s->line[rest - 1] == '\r') {
-        const int64_t soon = now_ns() + SECOND / 50; /* time for a '\n' to arrive */
-        s->due = s->shown + SECOND > soon ? s->shown + SECOND : soon;
-    }
-}
-
-static void stream_show_progress(stream *s, int64_t now) {
-    if (now < s->due) return;
-    stream_emit(s, s->line, s->len);
-    s->due = NEVER;
-    s->shown = now;
-    s->len = 0;
-    s->eat_newline = true;
-}
-
-static void stream_end(stream *s) {
-    if (s->fd < 0) return;
-    stream_split(s, true);
-    close(s->fd);
-    if (s->log >= 0) close(s->log);
-    s->fd = s->log = -1;
-}
-
-static void stream_free(stream *s) {
-    stream_end(s);
-    free(s->line);
-    free(s);
-}
-
-/* A full disk must not end the job: the file is given up. */
-static void stream_log(stream *s, const char *p, size_t n) {
-    while (s->log >= 0 && n > 0) {
-        const ssize_t done = write(s->log, p, n);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) {
-            fprintf(stderr, "cdprun: cannot write a log file, giving it up: %s\n", strerror(errno));
-            close(s->log);
-            s->log = -1;
-            return;
-        }
-        p += done;
-        n -= (size_t)done;
-    }
-}
-
 /* One read. False: nothing more to be had now. */
-static bool stream_pump(stream *s) {
-    if (s->fd < 0) return false;
-    const ssize_t n = read(s->fd, s->line + s->len, LINE_BYTES - s->len);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (n <= 0) {
-        stream_end(s);
-        return false;
-    }
-    stream_log(s, s->line + s->len, (size_t)n);
-    s->len += (size_t)n;
-    stream_split(s, false);
-    return true;
+static bool stream_pump(cdp__launch_stream *s) {
+    const bool more = cdp__launch_pump(s);
+    if (s->log_err != 0)
+        fprintf(
+            stderr, "cdprun: cannot write a log file, giving it up: %s\n", strerror(-s->log_err));
+    s->log_err = 0;
+    return more;
 }
 
 /* ---- >>ranks */
 
 typedef struct rank {
     cdp__launch_process p;
-    bool group_left; /* its process group outlived it                         */
-    stream *out[2];  /* stdout, stderr                                        */
+    bool group_left;            /* its process group outlived it                         */
+    cdp__launch_stream *out[2]; /* stdout, stderr                                        */
     /* --stay: how often it was replaced; when it will be, 0: not; how long that takes */
     int tries;
     int64_t again_at, pause;
@@ -1021,9 +690,9 @@ typedef struct job {
     struct rlimit files; /* what the ranks get back                               */
     sigset_t mask;
     rank *ranks;
-    int running;           /* ranks that have not ended                             */
-    bool children;         /* something has not been waited for                     */
-    sink sinks[2], *to[2]; /* to[1] is the same as to[0] if both are one file    */
+    int running;   /* ranks that have not ended                             */
+    bool children; /* something has not been waited for                     */
+    cdp__launch_console console;
     struct pollfd *polls;
     /* from the front: one byte per signal; its end: front died; -1 closed */
     int control;
@@ -1049,7 +718,7 @@ typedef struct job {
 } job;
 
 typedef struct start_error {
-    int local, error;
+    int32_t local, error;
 } start_error;
 
 static int global_rank(const job *j, int local) {
@@ -1062,9 +731,9 @@ static void say(job *j, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text + 8, sizeof text - 9, format, args);
     va_end(args);
-    sink_source(j->to[1], NULL);
-    sink_put(j->to[1], text, strlen(text));
-    sink_put(j->to[1], "\n", 1);
+    cdp__launch_source(j->console.to[1], NULL);
+    cdp__launch_put(j->console.to[1], text, strlen(text));
+    cdp__launch_put(j->console.to[1], "\n", 1);
 }
 
 /* ---- >>events  What happens, for programs: lines of JSON. */
@@ -1177,37 +846,29 @@ static void env_rank(const job *j, int local) {
 
 /* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this
    puts things right. */
-_Noreturn static void rank_exec(
-    const job *j, int local, char **command, pid_t keeper, int out, int err, int report) {
-    setpgid(0, 0);
-    die_with(keeper);
-    signal(SIGCHLD, SIG_DFL);
-    const bool keep_stdin = global_rank(j, local) == 0 && j->opts->stdin_rank0 && !isatty(0);
-    const int null = keep_stdin ? 0 : open("/dev/null", O_RDONLY);
-    start_error e = {.local = local};
-    if (null >= 0 && dup2(null, 0) >= 0 && dup2(out, 1) >= 0 && dup2(err, 2) >= 0) {
-        if (null > 2) close(null);
-        setrlimit(RLIMIT_NOFILE, &j->files);
-        sigprocmask(SIG_SETMASK, &j->mask, NULL);
-        execvp(command[0], command);
-    }
-    e.error = errno;
-    /* less than PIPE_BUF: never mixed with another's */
-    const ssize_t told = write(report, &e, sizeof e);
-    _exit(told < 0 ? EXIT_INTERNAL : EXIT_NOT_FOUND);
+static void rank_ready(void *user) {
+    const job *j = user;
+    (void)setrlimit(RLIMIT_NOFILE, &j->files);
+    sigprocmask(SIG_SETMASK, &j->mask, NULL);
 }
 
-/* The stream number `which` (0: stdout, 1: stderr) of one rank, which comes out of `fd`. */
-static stream *rank_stream(job *j, int local, int which, int fd) {
+/* The stream number `which` (0: stdout, 1: stderr) of one rank. Returns what the rank writes to. */
+static int rank_stream(job *j, int local, int which) {
     const options *o = j->opts;
+    cdp__launch_stream *s = j->ranks[local].out[which];
     const int bit = which == 0 ? STDOUT : STDERR;
-    const bool to_file = (o->redirected[local] & bit) != 0 && (o->teed[local] & bit) == 0;
-    const bool quiet = to_file || !o->shown[local];
+    const bool tee = (o->teed[local] & bit) != 0;
+    const bool to_file = (o->redirected[local] & bit) != 0 && !tee;
     const char *name = which == 0 ? "stdout.log" : "stderr.log";
+    int32_t ends[2];
     int log = -1;
-    if (to_file || (o->teed[local] & bit) != 0) log = log_open(o, tries_of(j, local), local, name);
-    nonblocking(fd);
-    return stream_open(fd, j->to[which], o, global_rank(j, local), log, quiet);
+    if (to_file || tee) log = log_open(o, tries_of(j, local), local, name);
+    errno = -cdp__process_pipe(ends);
+    if (errno != 0) fatal("cannot make a pipe");
+    cdp__launch_stream_begin(s, ends[0], log, to_file || !o->shown[local]);
+    if (o->prefix)
+        cdp__launch_stream_prefix(s, (uint32_t)global_rank(j, local), (uint32_t)(o->n * o->nnodes));
+    return ends[1];
 }
 
 /* The command with ${local_rank} filled in; a copy only where there is one. */
@@ -1243,26 +904,31 @@ static void rank_command_free(const options *o, char **words) {
 }
 
 static void rank_start(job *j, int local, int report) {
-    int out[2], err[2];
-    char **command = rank_command(j->opts, local);
-    const pid_t keeper = getpid();
     rank *r = &j->ranks[local];
+    char **command = rank_command(j->opts, local);
+    cdp__process_plan p = {.func = NULL, .told = report, .number = local, .ready = rank_ready};
+    p.words = (const char *const *)command;
+    p.ready_user = j;
+    p.keeps_in = global_rank(j, local) == 0 && j->opts->stdin_rank0 && !isatty(0);
+    for (int k = 0; k < 2; ++k)
+        p.out[k] = rank_stream(j, local, k);
     env_rank(j, local);
-    pipe_make(out);
-    pipe_make(err);
-    const pid_t pid = fork();
-    if (pid < 0) fatal("cannot start all processes");
-    if (pid == 0) rank_exec(j, local, command, keeper, out[1], err[1], report);
-    rank_command_free(j->opts, command);
-    /* here too, so that the group is there at once */
-    setpgid(pid, pid);
-    close(out[1]);
-    close(err[1]);
-    r->p.pid = pid;
+    p.env = cdp__process_variables();
     r->p.begun_ns = (uint64_t)now_ns();
-    r->out[0] = rank_stream(j, local, 0, out[0]);
-    r->out[1] = rank_stream(j, local, 1, err[0]);
+    r->p.pid = cdp__process_start(&p);
+    errno = -r->p.pid;
+    if (r->p.pid < 0) fatal("cannot start all processes");
+    rank_command_free(j->opts, command);
+    for (int k = 0; k < 2; ++k)
+        close(p.out[k]);
     ++j->running;
+}
+
+/* Before another process in its place; the streams stay. */
+static void rank_reset(rank *r) {
+    const rank old = *r;
+    memset(r, 0, sizeof *r);
+    memcpy(r->out, old.out, sizeof r->out);
 }
 
 static bool is_rank(void *user, pid_t pid) {
@@ -1541,20 +1207,17 @@ static void reap(job *j) {
 
 /* ---- >>report */
 
-static void report_tail(job *j, const stream *s) {
-    sink *k = j->to[1];
-    bool start = s->total <= TAIL_BYTES; /* otherwise the first line is not whole */
-    const uint64_t from = start ? 0 : s->total - TAIL_BYTES;
-    if (!start && memchr(s->tail, '\n', TAIL_BYTES - 1) == NULL) start = true;
-    bool indent = true;
-    for (uint64_t i = from; i < s->total; ++i) {
-        const char c = s->tail[i % TAIL_BYTES];
-        if (start && indent) sink_put(k, "    ", 4);
-        if (start) sink_put(k, &c, 1);
-        indent = c == '\n';
-        start = start || indent;
+static void report_tail(job *j, const cdp__launch_stream *s) {
+    cdp__launch_sink *k = j->console.to[1];
+    char text[CDP__LAUNCH_TAIL + 1];
+    cdp__launch_tail_copy(s, text);
+    for (const char *line = text; *line != '\0';) {
+        const size_t n = strcspn(line, "\n");
+        cdp__launch_put(k, "    ", 4);
+        cdp__launch_put(k, line, n);
+        cdp__launch_put(k, "\n", 1);
+        line += n + (line[n] == '\n');
     }
-    if (!indent) sink_put(k, "\n", 1);
 }
 
 /* One line per run of ranks that ended alike. */
@@ -1578,7 +1241,7 @@ static void report_ends(job *j) {
             n += snprintf(line + n, sizeof line - (size_t)n, " after %.2f s",
                 seconds((int64_t)last - j->begin));
         line[n++] = '\n';
-        sink_put(j->to[1], line, (size_t)n);
+        cdp__launch_put(j->console.to[1], line, (size_t)n);
     }
 }
 
@@ -1867,11 +1530,8 @@ static void attempt_start(job *j, int port) {
     nonblocking(report_pipe[0]);
     if (j->started >= 0) close(j->started);
     j->started = report_pipe[0];
-    for (int i = 0; i < j->opts->n; ++i) {
-        for (int k = 0; k < 2; ++k)
-            stream_free(j->ranks[i].out[k]);
-        memset(&j->ranks[i], 0, sizeof j->ranks[i]);
-    }
+    for (int i = 0; i < j->opts->n; ++i)
+        rank_reset(&j->ranks[i]);
     for (int i = 0; i < j->opts->n; ++i)
         rank_start(j, i, report_pipe[1]);
     close(report_pipe[1]);
@@ -1882,9 +1542,7 @@ static void rank_again(job *j, int local) {
     int report_pipe[2];
     rank *r = &j->ranks[local];
     const rank old = *r;
-    for (int k = 0; k < 2; ++k)
-        stream_free(r->out[k]);
-    memset(r, 0, sizeof *r);
+    rank_reset(r);
     r->tries = old.tries + 1;
     r->pause = old.pause;
     attempt_dirs_make(j->opts, tries_of(j, local));
@@ -2074,7 +1732,7 @@ static void on_child(int sig) {
     errno = saved;
 }
 
-static stream *stream_at(const job *j, int i) {
+static cdp__launch_stream *stream_at(const job *j, int i) {
     return j->ranks[i / 2].out[i % 2];
 }
 
@@ -2086,7 +1744,7 @@ static int poll_timeout(const job *j) {
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
     for (int i = 0; i < 2 * j->opts->n; ++i)
-        if (stream_at(j, i)->due < when) when = stream_at(j, i)->due;
+        if (stream_at(j, i)->due_ns < (uint64_t)when) when = (int64_t)stream_at(j, i)->due_ns;
     if (when == NEVER) return -1;
     if (when <= now) return 0;
     const int64_t ms = (when - now + 999999) / 1000000;
@@ -2098,12 +1756,13 @@ static void wait_for_events(job *j) {
     p[POLL_CONTROL].fd = j->control;
     p[POLL_STARTED].fd = j->started;
     for (int i = 0; i < 2; ++i) {
-        p[POLL_SINKS + i].fd = sink_pending(&j->sinks[i]) > 0 ? j->sinks[i].fd : -1;
+        cdp__launch_sink *k = &j->console.sinks[i];
+        p[POLL_SINKS + i].fd = cdp__launch_pending(k) > 0 ? k->fd : -1;
         p[POLL_SINKS + i].events = POLLOUT;
     }
     for (int i = 0; i < 2 * j->opts->n; ++i) {
-        const stream *s = stream_at(j, i);
-        p[POLL_STREAMS + i].fd = sink_full(s->to) || j->phase >= DRAIN ? -1 : s->fd;
+        const cdp__launch_stream *s = stream_at(j, i);
+        p[POLL_STREAMS + i].fd = cdp__launch_sink_full(s->to) || j->phase >= DRAIN ? -1 : s->fd;
     }
     if (poll(p, (nfds_t)(POLL_STREAMS + 2 * j->opts->n), poll_timeout(j)) < 0)
         for (int i = 0; i < POLL_STREAMS + 2 * j->opts->n; ++i)
@@ -2116,19 +1775,20 @@ static void wait_for_events(job *j) {
 static void carry_output(job *j) {
     const int64_t now = now_ns();
     for (int i = 0; i < 2 * j->opts->n; ++i) {
-        stream *s = stream_at(j, i);
-        if (j->polls[POLL_STREAMS + i].revents != 0 && !sink_full(s->to)) stream_pump(s);
-        stream_show_progress(s, now);
+        cdp__launch_stream *s = stream_at(j, i);
+        if (j->polls[POLL_STREAMS + i].revents != 0 && !cdp__launch_sink_full(s->to))
+            stream_pump(s);
+        cdp__launch_show_progress(s, (uint64_t)now);
     }
     for (int i = 0; i < 2; ++i) {
-        sink *k = &j->sinks[i];
-        sink_flush(k);
+        cdp__launch_sink *k = &j->console.sinks[i];
+        cdp__launch_flush(k);
         if (!k->closed || k->told) continue;
         k->told = true;
-        if (i == 0 && k->error == EPIPE)
+        if (i == 0 && k->err == EPIPE)
             on_reader_gone(j);
-        else if (k->error != EPIPE)
-            say(j, "cannot write output, dropping it: %s", strerror(k->error));
+        else if (k->err != EPIPE)
+            say(j, "cannot write output, dropping it: %s", strerror(k->err));
     }
 }
 
@@ -2136,11 +1796,11 @@ static void carry_output(job *j) {
    open. */
 static void drain(job *j) {
     for (int i = 0; i < 2 * j->opts->n; ++i) {
-        stream *s = stream_at(j, i);
-        while (!sink_full(s->to) && stream_pump(s)) {
+        cdp__launch_stream *s = stream_at(j, i);
+        while (!cdp__launch_sink_full(s->to) && stream_pump(s)) {
         }
-        if (sink_full(s->to)) return;
-        stream_end(s);
+        if (cdp__launch_sink_full(s->to)) return;
+        cdp__launch_stream_end(s);
     }
     attempt_over(j);
 }
@@ -2189,21 +1849,24 @@ static void advance(job *j) {
     }
     /* at once: no event will come to wake us for these two */
     if (j->phase == DRAIN) drain(j);
-    if (j->phase == FLUSH && sink_pending(&j->sinks[0]) + sink_pending(&j->sinks[1]) == 0)
+    if (j->phase == FLUSH && cdp__launch_pending(&j->console.sinks[0]) == 0
+        && cdp__launch_pending(&j->console.sinks[1]) == 0)
         j->phase = DONE;
     if (now >= j->deadline && (j->phase == DRAIN || j->phase == FLUSH)) j->phase = DONE;
     if (j->abandoned && j->phase >= DRAIN) j->phase = DONE;
 }
 
-static void job_open_sinks(job *j) {
-    struct stat out, err;
-    sink_open(&j->sinks[0], 1, j->opts->color);
-    sink_open(&j->sinks[1], 2, j->opts->color);
-    const bool same = fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev
-        && out.st_ino == err.st_ino;
-    j->to[0] = &j->sinks[0];
-    /* one buffer for one file, or lines could mix */
-    j->to[1] = &j->sinks[same ? 0 : 1];
+static void job_open_console(job *j) {
+    cdp__launch_console *const c = &j->console;
+    cdp__launch_console_open(c, cdp_os_default());
+    for (int i = 0; i < 2; ++i)
+        c->sinks[i].color = color_wanted(j->opts->color, c->sinks[i].fd);
+    j->ranks = zalloc((size_t)j->opts->n, sizeof *j->ranks);
+    for (int i = 0; i < 2 * j->opts->n; ++i) {
+        cdp__launch_stream *s = cdp__launch_stream_new(cdp_os_default(), c->to[i % 2]);
+        if (s == NULL) fatal("out of memory");
+        j->ranks[i / 2].out[i % 2] = s;
+    }
 }
 
 static void job_open(job *j) {
@@ -2222,10 +1885,7 @@ static void job_open(job *j) {
     sigdelset(&most, SIGCHLD);
     sigprocmask(SIG_SETMASK, &most, NULL);
     env_given(o);
-    job_open_sinks(j);
-    j->ranks = zalloc((size_t)o->n, sizeof *j->ranks);
-    for (int i = 0; i < 2 * o->n; ++i)
-        j->ranks[i / 2].out[i % 2] = stream_open(-1, j->to[i % 2], o, i / 2, -1, true);
+    job_open_console(j);
     j->polls = zalloc((size_t)(POLL_STREAMS + 2 * o->n), sizeof *j->polls);
     for (int i = 0; i < POLL_STREAMS + 2 * o->n; ++i)
         j->polls[i].events = POLLIN;
@@ -2268,8 +1928,8 @@ static int keeper_run(options *o, const struct rlimit *files, const sigset_t *ma
         cdp_store_destroy(j.nodes.store);
         cdp_store_server_destroy(j.nodes.server);
     }
-    if (!j.sinks[0].closed || j.code != 0) return j.code;
-    return j.sinks[0].error == EPIPE ? 128 + SIGPIPE : EXIT_INTERNAL;
+    if (!j.console.sinks[0].closed || j.code != 0) return j.code;
+    return j.console.sinks[0].err == EPIPE ? 128 + SIGPIPE : EXIT_INTERNAL;
 }
 
 /* ---- >>front */

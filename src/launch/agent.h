@@ -16,6 +16,8 @@
 #include "../os/words.h"
 #include "../os/processes.h"
 #include "facts.h"
+#include "console.h"
+#include "stream.h"
 #include "state.h"
 #include "environment.h"
 #include "output.h"
@@ -82,13 +84,16 @@ CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
 CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     bool lost = false, well = true;
     uint32_t i;
-    for (i = 0; i < a->desc.workers; ++i)
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        int which;
         cdp__agent_carry(a, i, 4096);
+        for (which = 0; which < 2; ++which)
+            if (!w->stuck[which]) cdp__launch_stream_end(w->out[which]);
+    }
     if (cdp__agent_unread(a)) return CDP_OK; /* this is called again */
     for (i = 0; i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        cdp__agent_close_stream(a, i, 0);
-        cdp__agent_close_stream(a, i, 1);
         cdp__agent_tail_read(a, i, 0);
         cdp__agent_tail_read(a, i, 1);
         lost = lost || w->lost;
@@ -153,10 +158,13 @@ CDP__PRIVATE void cdp__agent_sleep(cdp_agent *a, uint64_t until_ns) {
     ms = cdp__min(ms, (until_ns - at) / CDP__MS + 1);
     for (i = 0; i < a->desc.workers; ++i) {
         const cdp__agent_worker *const w = &a->workers[i];
-        a->watched[n++] = w->out[0].fd;
-        a->watched[n++] = w->out[1].fd;
+        a->watched[n++] = w->out[0]->fd;
+        a->watched[n++] = w->out[1]->fd;
         /* all of its pipes are at their end: it is about to be gone */
-        if (!w->p.ended && w->out[0].fd < 0 && w->out[1].fd < 0) ms = cdp__min(ms, 5);
+        if (!w->p.ended && w->out[0]->fd < 0 && w->out[1]->fd < 0) ms = cdp__min(ms, 5);
+        /* progress text waits to be shown */
+        if (cdp__min(w->out[0]->due_ns, w->out[1]->due_ns) != CDP__NEVER)
+            ms = cdp__min(ms, CDP__LAUNCH_HOLD_MS);
     }
     cdp__process_wait(a->watched, n, (uint32_t)ms);
 }
@@ -238,8 +246,13 @@ CDP_API void cdp_agent_destroy(cdp_agent *a) {
     if (!a) return;
     os = a->os;
     if (a->workers && a->phase != CDP__AGENT_OVER) cdp__agent_kill_all(a);
-    for (i = 0; a->workers && i < a->desc.workers; ++i)
+    for (i = 0; a->workers && i < a->desc.workers; ++i) {
         cdp__agent_worker_clear(a, i);
+        cdp__free(os, a->workers[i].out[0]);
+        cdp__free(os, a->workers[i].out[1]);
+    }
+    cdp__launch_console_close(&a->console);
+    cdp__process_close(a->port_held);
     cdp__wipe(a->key, sizeof a->key);
     cdp__free(os, a->workers);
     cdp__free(os, a->ends);

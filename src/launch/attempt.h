@@ -12,27 +12,19 @@
 #include "../base/text.h"
 #include "../os/words.h"
 #include "../os/processes.h"
+#include "../os/free_port.h"
 #include "facts.h"
+#include "stream.h"
 #include "state.h"
 #include "environment.h"
 #include "output.h"
 
 /* A port of this machine that nobody has now. */
-CDP__PRIVATE cdp_status cdp__agent_port(const cdp_agent *a, uint16_t *port) {
-    cdp_addr at, bound;
-    int32_t fd = -ENOSYS;
-    *port = a->desc.master_port;
-    if (*port) return CDP_OK;
-    memset(&at, 0, sizeof at);
-    memset(&bound, 0, sizeof bound);
-    at.family = 4;
-    at.ip[0] = 127;
-    at.ip[3] = 1;
-    if (a->os->net.listen_at) fd = a->os->net.listen_at(a->os->user, &at, &bound);
-    if (fd < 0) return cdp__agent_io("cannot find a free port", "", fd);
-    a->os->net.close_fd(a->os->user, fd);
-    *port = bound.port;
-    return CDP_OK;
+CDP__PRIVATE cdp_status cdp__agent_port(cdp_agent *a, uint16_t *port) {
+    const int32_t any =
+        a->desc.master_port ? a->desc.master_port : cdp__free_port(a->os, &a->port_held);
+    *port = (uint16_t)any;
+    return any < 0 ? cdp__agent_io("cannot find a free port", "", any) : CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__agent_folder_make(const cdp_agent *a, const char *path) {
@@ -113,12 +105,8 @@ CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
     if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
         (void)a->os->files.remove_file(a->os->user, w->error_file);
     for (which = 0; which < 2; ++which) {
-        cdp__process_close(w->out[which].fd);
-        cdp__process_close(w->out[which].log);
-        w->out[which].fd = w->out[which].log = -1;
-        w->out[which].filed = false;
-        w->out[which].length = 0;
-        w->out[which].total = 0;
+        if (w->out[which]) cdp__launch_stream_begin(w->out[which], -1, -1, false);
+        w->filed[which] = w->stuck[which] = false;
     }
     w->p.pid = 0;
     w->p.ended = w->lost = w->p.by_us = false;

@@ -16,6 +16,8 @@
 #include "../os/words.h"
 #include "../os/processes.h"
 #include "facts.h"
+#include "console.h"
+#include "stream.h"
 #include "state.h"
 #include "environment.h"
 #include "attempt.h"
@@ -162,10 +164,10 @@ CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
     a->watched = (int32_t *)cdp__alloc_zero(a->os, 2 * n * sizeof *a->watched);
     if (!a->workers || !a->ends || !a->watched)
         return cdp__fail_nomem("cdp_agent_start", n * sizeof *a->workers);
-    for (i = 0; i < n; ++i) {
-        int which;
-        for (which = 0; which < 2; ++which)
-            a->workers[i].out[which].fd = a->workers[i].out[which].log = -1;
+    for (i = 0; i < 2 * n; ++i) {
+        cdp__launch_stream **const s = &a->workers[i / 2].out[i % 2];
+        *s = cdp__launch_stream_new(a->os, a->console.to[i % 2]);
+        if (!*s) return cdp__fail_nomem("cdp_agent_start", sizeof **s);
     }
     return cdp__agent_attempt(a);
 }
@@ -186,6 +188,8 @@ CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *d, cdp_agent **out) {
     a = (cdp_agent *)cdp__alloc_zero(os, sizeof *a);
     if (!a) return cdp__fail_nomem("cdp_agent_start", sizeof *a);
     a->os = os;
+    a->port_held = -1;
+    cdp__launch_console_open(&a->console, os);
     a->desc = *d;
     cdp__agent_defaults(a);
     st = cdp__agent_open(a);

@@ -14,6 +14,7 @@
 #include "../os/file_text.h"
 #include "../text/json_write.h"
 #include "facts.h"
+#include "stream.h"
 #include "state.h"
 #include "output.h"
 
@@ -46,9 +47,9 @@ CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
 CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
     cdp__agent_worker *const w = &a->workers[i];
     const uint64_t until = w->p.ended ? w->p.end_ns : cdp__agent_now(a);
-    const int which = w->out[1].total ? 1 : 0;
+    const int which = w->out[1]->total ? 1 : 0;
     cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
-    cdp__agent_tail_copy(&w->out[which], w->last);
+    cdp__launch_tail_copy(w->out[which], w->last);
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);
     out->local_rank = i;

@@ -15,40 +15,23 @@
 #include "../text/format.h"
 #include "../os/processes.h"
 #include "facts.h"
+#include "console.h"
+#include "stream.h"
 
-#define CDP__AGENT_LINE 16384u     /* longest line that is written whole */
-#define CDP__AGENT_TAIL 4096u      /* last output of a worker */
 #define CDP__AGENT_PATH 1024u      /* bytes of a path of a log */
 #define CDP__AGENT_MESSAGE 512u    /* what is kept of an error file */
 #define CDP__AGENT_KILL_MS 10000u  /* for a process that does not die of SIGKILL */
 #define CDP__AGENT_EXEC_MS 10000u  /* for the program of a worker to be loaded */
 #define CDP__AGENT_READER_MS 2000u /* for the reader of the console, once workers should end */
 
-/* One stream of a worker: stdout or stderr. */
-typedef struct cdp__agent_stream {
-    int32_t fd;  /* what the worker writes; -1: it has ended, or goes to its file alone */
-    int32_t log; /* gets every byte of `fd`; -1: none */
-    bool cut;    /* what comes next continues a line that was too long */
-    bool filed;  /* its last lines are in the log */
-    bool stuck;  /* the console does not take the next line now */
-    uint32_t length;
-    uint64_t total; /* bytes put into tail so far */
-    char tail[CDP__AGENT_TAIL];
-    char line[CDP__AGENT_LINE]; /* text whose end has not come yet */
-} cdp__agent_stream;
-
-/* stdout or stderr of this process: lines go there one at a time, as far as its reader keeps up. */
-typedef struct cdp__agent_console {
-    uint32_t at, length; /* what is written of `line`; all of it */
-    char line[CDP__AGENT_LINE + 64];
-} cdp__agent_console;
-
 typedef struct cdp__agent_worker {
     cdp__launch_process p;
     bool lost; /* something else has waited for it */
     uint64_t end_us;
-    cdp__agent_stream out[2]; /* stdout, stderr */
-    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__AGENT_TAIL + 1];
+    cdp__launch_stream *out[2]; /* stdout, stderr */
+    bool filed[2];              /* its last lines are in the log */
+    bool stuck[2];              /* something is left that the console does not take now */
+    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__LAUNCH_TAIL + 1];
 } cdp__agent_worker;
 
 typedef enum cdp__agent_phase {
@@ -67,7 +50,8 @@ struct cdp_agent {
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
-    cdp__agent_console console[2];
+    cdp__launch_console console;
+    int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */
     uint32_t attempt;
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */

@@ -17,7 +17,11 @@ typedef struct cdp__process_plan {
     void *user;
     char **env;     /* all variables, then NULL */
     int32_t out[2]; /* stdout, stderr; negative: those of this process */
-    int32_t told;   /* a pipe for `number` and the errno of an exec that failed, closed by one that
+    bool keeps_in;  /* stdin is that of this process, else /dev/null */
+    /* in the child, in place of an empty signal mask and the default action of SIGPIPE; or NULL */
+    void (*ready)(void *user);
+    void *ready_user;
+    int32_t told; /* a pipe for `number` and the errno of an exec that failed, closed by one that
                        did not */
     int32_t number;
 } cdp__process_plan;
@@ -99,11 +103,15 @@ CDP__PRIVATE const char *cdp__process_signal_words(int32_t sig) {
     (void)sig;
     return "";
 }
+CDP__PRIVATE bool cdp__process_same_file(int32_t a, int32_t b) {
+    return a == b;
+}
 #else
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #ifndef CDP_NO_STDIO
 #include <stdio.h>
@@ -145,6 +153,13 @@ CDP__PRIVATE int64_t cdp__process_read(int32_t fd, void *to, uint64_t bytes) {
         n = read(fd, to, (size_t)bytes);
     while (n < 0 && errno == EINTR);
     return n >= 0 ? n : -errno;
+}
+
+/* Whether two descriptors are of one file. */
+CDP__PRIVATE bool cdp__process_same_file(int32_t a, int32_t b) {
+    struct stat one, other;
+    return fstat(a, &one) == 0 && fstat(b, &other) == 0 && one.st_dev == other.st_dev
+        && one.st_ino == other.st_ino;
 }
 
 /* Writes all of it, waiting for the reader. Returns 0 or -errno. */
@@ -211,7 +226,7 @@ CDP__PRIVATE void cdp__process_flush(void) {
 
 /* In the child: calls nothing that takes a lock of the parent before exec. */
 CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) {
-    const int null = open("/dev/null", O_RDONLY);
+    const int null = p->keeps_in ? 0 : open("/dev/null", O_RDONLY);
     sigset_t none;
     int32_t what[2];
     int err = 0, i;
@@ -224,9 +239,13 @@ CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) 
     for (i = 0; i < 2; ++i)
         if (p->out[i] >= 0 && dup2(p->out[i], i + 1) < 0) err = errno;
     if (null > 2) close(null);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    signal(SIGPIPE, SIG_DFL);
+    if (p->ready) {
+        p->ready(p->ready_user);
+    } else {
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        signal(SIGPIPE, SIG_DFL);
+    }
     environ = p->env;
     if (!err && !p->words) {
         close(p->told);
