@@ -259,6 +259,30 @@ TEST(output_is_carried_and_teed) {
     folder_remove();
 }
 
+/* Text of a progress bar is shown as lines, at most one a second; and numbers of ranks stand below
+   each other. */
+TEST(progress_text_becomes_lines) {
+    cdp_launch_desc d = shell(SHELL("printf '1%%\r2%%\r3%%\rdone\n'"), 1);
+    cdp_agent *a;
+    int saved = dup(1), file;
+    fflush(stdout);
+    file = open(path_of("console"), O_CREAT | O_WRONLY, 0600);
+    T(file >= 0 && dup2(file, 1) == 1);
+    d.redirects = 0;
+    d.nodes = 11;
+    d.master_addr = "10.1.2.3";
+    d.master_port = 4711;
+    d.trust_network = true;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    dup2(saved, 1);
+    close(saved);
+    close(file);
+    is_text("[ 0] 1%\n[ 0] done\n", text_of("console"));
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
 /* Console and workers go on as soon as somebody reads again; until then steps return. */
 TEST(a_reader_that_stops_holds_up_no_step) {
     cdp_launch_desc d = shell(SHELL("head -c 300000 /dev/zero | tr '\\0' x; echo; echo end"), 2);
@@ -470,6 +494,7 @@ int main(int argc, char **argv) {
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
         {"nothing_of_a_group_is_left", nothing_of_a_group_is_left, 20},
         {"output_is_carried_and_teed", output_is_carried_and_teed, 20},
+        {"progress_text_becomes_lines", progress_text_becomes_lines, 20},
         {"a_reader_that_stops_holds_up_no_step", a_reader_that_stops_holds_up_no_step, 20},
         {"a_reader_that_never_reads_again_does_not_hold_up_the_end",
             a_reader_that_never_reads_again_does_not_hold_up_the_end, 20},
