@@ -393,14 +393,38 @@ CDP__PRIVATE const char *cdp__getenv_else(void *user, const char *name) {
     return cdp__getenv(user, name);
 }
 
+/* One of the two numbers that the caller has given, where the environment has the other one. */
+typedef struct cdp__env_number {
+    const char *name;
+    char text[16];
+} cdp__env_number;
+
+CDP__PRIVATE const char *cdp__getenv_and(void *user, const char *name) {
+    const cdp__env_number *const given = (const cdp__env_number *)user;
+    return strcmp(name, given->name) == 0 ? given->text : cdp__getenv(NULL, name);
+}
+
+/* Reads the environment: numbers that the caller has given count before those in it. */
+CDP__PRIVATE cdp_status cdp__launch_read_given(
+    const cdp_tcp_desc *d, bool has_rank, bool has_size, cdp_launch *l) {
+    const cdp__vars own = {cdp__getenv, NULL};
+    const bool rank = cdp__var(&own, "RANK") != NULL, size = cdp__var(&own, "WORLD_SIZE") != NULL;
+    cdp__env_number given;
+    if (rank == size) return cdp_launch_read(NULL, NULL, l);
+    if (has_rank && has_size) return cdp_launch_read(cdp__getenv_else, NULL, l);
+    if (rank ? !has_size : !has_rank) return cdp_launch_read(NULL, NULL, l);
+    given.name = rank ? "WORLD_SIZE" : "RANK";
+    cdp__format(given.text, sizeof given.text, "%u", rank ? d->group.world_size : d->group.rank);
+    return cdp_launch_read(cdp__getenv_and, &given, l);
+}
+
 /* What is in the desc already wins: the caller has given it. */
 CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool has_size) {
     static CDP__THREAD_LOCAL cdp_launch l;
     static CDP__THREAD_LOCAL char file[400];
     const cdp__vars own = {cdp__getenv, NULL};
-    const bool half = !cdp__var(&own, "RANK") != !cdp__var(&own, "WORLD_SIZE");
     cdp_status st;
-    st = cdp_launch_read(has_rank && has_size && half ? cdp__getenv_else : NULL, NULL, &l);
+    st = cdp__launch_read_given(d, has_rank, has_size, &l);
     if (st == CDP_OK && !l.launcher[0] && !d->alone_ok && !(has_rank && has_size))
         st = cdp__fail(CDP_ERR_INVALID,
             "the environment variable RANK is not set; start the program with `cdprun -n 4 "

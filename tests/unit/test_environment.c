@@ -102,6 +102,19 @@ TEST(arguments_win_over_the_environment) {
         T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=1&world_size=2", &d));
         T(d.group.rank == 1 && d.group.world_size == 2 && d.master_port == 4711);
     }
+    environment(NULL, "8", "here", "4711"); /* one comes from the URL, the other one from there */
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?rank=1", &d));
+    T(d.group.rank == 1 && d.group.world_size == 8 && d.master_port == 4711);
+    memset(&d, 0, sizeof d);
+    REFUSED(CDP_ERR_INVALID, "RANK is 8 but WORLD_SIZE is 8",
+        cdp_tcp_desc_from_url("env://?rank=8", &d));
+    memset(&d, 0, sizeof d);
+    REFUSED(CDP_ERR_INVALID, "RANK is not set", cdp_tcp_desc_from_url("env://?world_size=8", &d));
+    environment("7", NULL, "here", "4711");
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_url("env://?world_size=9", &d));
+    T(d.group.rank == 7 && d.group.world_size == 9 && d.master_port == 4711);
     environment("7", "8", "here", "4711");
     memset(&d, 0, sizeof d);
     d.group.rank = 1;
