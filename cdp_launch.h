@@ -48,6 +48,7 @@
         torch.multiprocessing.spawn, start_processes       cdp_spawn
         elastic.multiprocessing.start_processes, PContext  cdp_agent_start, _wait
         WorkerSpec, SimpleElasticAgent                     cdp_launch_desc, cdp_agent
+        several WorkerSpecs, each with a role              desc.roles, desc.commands
         WorkerState                                        cdp_agent_state
         monitor_interval; max_restarts                     desc.poll_ms; desc.max_restarts
         Std, redirects, tee                                desc.redirects, desc.tee
@@ -134,6 +135,10 @@ typedef struct cdp_launch_desc {
     uint32_t nodes, node_rank;
     const char *role;   /* ROLE_NAME (default: "default") */
     const char *run_id; /* name of the job (default: "none") */
+    /* several roles in one job, as trainers and evaluators: roles[i] in place of `role` for worker
+       i of this machine, or NULL. ROLE_RANK and ROLE_WORLD_SIZE count the workers of one role,
+       RANK and WORLD_SIZE all. All machines need equal lists. */
+    const char *const *roles;
     /* how often all workers start again after a failure */
     uint32_t max_restarts;
     /* how often workers are looked at, in ms (default: 100) */
@@ -170,6 +175,7 @@ typedef struct cdp_agent cdp_agent;
 /* How a worker ended. */
 typedef struct cdp_worker_end {
     uint32_t rank, local_rank;
+    const char *role;     /* its ROLE_NAME */
     int32_t pid;          /* 0: it never ran */
     int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
     int32_t signal;       /* 0: by an exit code */
@@ -216,9 +222,9 @@ CDP_API const char *cdp_agent_state_name(cdp_agent_state state);
 /* What is known now. Valid until the next call with this agent. NULL without an agent. */
 CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *agent);
 /* Writes the result to a file, as JSON: {"state", "host", "restarts", "cause" (a rank or null),
-   "workers": [{"rank", "local_rank", "host", "pid", "exit_code", "signal", "time", "seconds",
-   "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no path),
-   IO. */
+   "workers": [{"rank", "local_rank", "role", "host", "pid", "exit_code", "signal", "time",
+   "seconds", "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no
+   path), IO. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *path);
 /* Kills what still runs, and frees. NULL is allowed. */
 CDP_API void cdp_agent_destroy(cdp_agent *agent);
@@ -1630,6 +1636,10 @@ CDP__PRIVATE uint32_t cdp__agent_rank(const cdp_agent *a, uint32_t i) {
     return a->desc.node_rank * a->desc.workers + i;
 }
 
+CDP__PRIVATE const char *cdp__agent_role(const cdp_agent *a, uint32_t i) {
+    return a->desc.roles && a->desc.roles[i] ? a->desc.roles[i] : a->desc.role;
+}
+
 /* The file `name` of a worker in this attempt. Returns false if it does not fit. */
 CDP__PRIVATE bool cdp__agent_path(
     const cdp_agent *a, uint32_t i, const char *name, char out[CDP__AGENT_PATH]) {
@@ -1718,13 +1728,27 @@ CDP__PRIVATE void cdp__agent_env_set(void *user, const char *name, const char *v
         cdp__agent_env_drop(e, name);
 }
 
+/* Workers count by themselves in each role. */
+CDP__PRIVATE void cdp__agent_place_role(const cdp_agent *a, uint32_t i, cdp__launch_place *p) {
+    const char *const role = cdp__agent_role(a, i);
+    uint32_t k, before = 0, here = 0;
+    for (k = 0; k < a->desc.workers; ++k) {
+        const bool same = strcmp(cdp__agent_role(a, k), role) == 0;
+        here += same;
+        before += same && k < i;
+    }
+    p->role = role;
+    p->role_rank = a->desc.node_rank * here + before;
+    p->role_world = a->desc.nodes * here;
+}
+
 CDP__PRIVATE void cdp__agent_env_own(
     const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
     const cdp_launch_desc *const d = &a->desc;
     cdp__launch_place p;
     memset(&p, 0, sizeof p);
-    p.rank = p.role_rank = cdp__agent_rank(a, i);
-    p.world = p.role_world = d->workers * d->nodes;
+    p.rank = cdp__agent_rank(a, i);
+    p.world = d->workers * d->nodes;
     p.local_rank = i;
     p.local_world = d->workers;
     p.node = d->node_rank;
@@ -1732,7 +1756,7 @@ CDP__PRIVATE void cdp__agent_env_own(
     p.restarts = a->attempt;
     p.max_restarts = d->max_restarts;
     p.master_port = port;
-    p.role = d->role;
+    cdp__agent_place_role(a, i, &p);
     p.run_id = d->run_id;
     p.master_addr = d->master_addr;
     p.error_file = a->workers[i].error_file;
@@ -1892,6 +1916,7 @@ CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *ou
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);
     out->local_rank = i;
+    out->role = cdp__agent_role(a, i);
     out->pid = w->p.pid;
     out->ended = w->p.ended;
     out->by_agent = w->p.by_us;
@@ -1946,6 +1971,7 @@ CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
         const cdp_worker_end *const e = &r->ends[i];
         cdp__text_add(
             t, "%s\n  {\"rank\": %u, \"local_rank\": %u", i ? "," : "", e->rank, e->local_rank);
+        cdp__agent_json_text(t, "role", e->role);
         cdp__agent_json_text(t, "host", r->host);
         cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
             (int)e->exit_code, (int)e->signal);
@@ -2429,6 +2455,8 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     for (i = 0; st == CDP_OK && d->env_of && i < d->workers; ++i)
         st = cdp__agent_check_env("desc.env_of", d->env_of[i]);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.role", d->role, 255);
+    for (i = 0; st == CDP_OK && d->roles && i < d->workers; ++i)
+        st = cdp__agent_check_text("desc.roles", d->roles[i], 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.run_id", d->run_id, 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.master_addr", d->master_addr, 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.job_key", d->job_key, 256);

@@ -46,6 +46,7 @@
         torch.multiprocessing.spawn, start_processes       cdp_spawn
         elastic.multiprocessing.start_processes, PContext  cdp_agent_start, _wait
         WorkerSpec, SimpleElasticAgent                     cdp_launch_desc, cdp_agent
+        several WorkerSpecs, each with a role              desc.roles, desc.commands
         WorkerState                                        cdp_agent_state
         monitor_interval; max_restarts                     desc.poll_ms; desc.max_restarts
         Std, redirects, tee                                desc.redirects, desc.tee

@@ -92,6 +92,8 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     for (i = 0; st == CDP_OK && d->env_of && i < d->workers; ++i)
         st = cdp__agent_check_env("desc.env_of", d->env_of[i]);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.role", d->role, 255);
+    for (i = 0; st == CDP_OK && d->roles && i < d->workers; ++i)
+        st = cdp__agent_check_text("desc.roles", d->roles[i], 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.run_id", d->run_id, 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.master_addr", d->master_addr, 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.job_key", d->job_key, 256);

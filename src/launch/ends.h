@@ -53,6 +53,7 @@ CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *ou
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);
     out->local_rank = i;
+    out->role = cdp__agent_role(a, i);
     out->pid = w->p.pid;
     out->ended = w->p.ended;
     out->by_agent = w->p.by_us;
@@ -107,6 +108,7 @@ CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
         const cdp_worker_end *const e = &r->ends[i];
         cdp__text_add(
             t, "%s\n  {\"rank\": %u, \"local_rank\": %u", i ? "," : "", e->rank, e->local_rank);
+        cdp__agent_json_text(t, "role", e->role);
         cdp__agent_json_text(t, "host", r->host);
         cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
             (int)e->exit_code, (int)e->signal);

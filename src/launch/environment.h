@@ -86,13 +86,27 @@ CDP__PRIVATE void cdp__agent_env_set(void *user, const char *name, const char *v
         cdp__agent_env_drop(e, name);
 }
 
+/* Workers count by themselves in each role. */
+CDP__PRIVATE void cdp__agent_place_role(const cdp_agent *a, uint32_t i, cdp__launch_place *p) {
+    const char *const role = cdp__agent_role(a, i);
+    uint32_t k, before = 0, here = 0;
+    for (k = 0; k < a->desc.workers; ++k) {
+        const bool same = strcmp(cdp__agent_role(a, k), role) == 0;
+        here += same;
+        before += same && k < i;
+    }
+    p->role = role;
+    p->role_rank = a->desc.node_rank * here + before;
+    p->role_world = a->desc.nodes * here;
+}
+
 CDP__PRIVATE void cdp__agent_env_own(
     const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
     const cdp_launch_desc *const d = &a->desc;
     cdp__launch_place p;
     memset(&p, 0, sizeof p);
-    p.rank = p.role_rank = cdp__agent_rank(a, i);
-    p.world = p.role_world = d->workers * d->nodes;
+    p.rank = cdp__agent_rank(a, i);
+    p.world = d->workers * d->nodes;
     p.local_rank = i;
     p.local_world = d->workers;
     p.node = d->node_rank;
@@ -100,7 +114,7 @@ CDP__PRIVATE void cdp__agent_env_own(
     p.restarts = a->attempt;
     p.max_restarts = d->max_restarts;
     p.master_port = port;
-    p.role = d->role;
+    cdp__agent_place_role(a, i, &p);
     p.run_id = d->run_id;
     p.master_addr = d->master_addr;
     p.error_file = a->workers[i].error_file;

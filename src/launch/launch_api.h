@@ -43,6 +43,10 @@ typedef struct cdp_launch_desc {
     uint32_t nodes, node_rank;
     const char *role;   /* ROLE_NAME (default: "default") */
     const char *run_id; /* name of the job (default: "none") */
+    /* several roles in one job, as trainers and evaluators: roles[i] in place of `role` for worker
+       i of this machine, or NULL. ROLE_RANK and ROLE_WORLD_SIZE count the workers of one role,
+       RANK and WORLD_SIZE all. All machines need equal lists. */
+    const char *const *roles;
     /* how often all workers start again after a failure */
     uint32_t max_restarts;
     /* how often workers are looked at, in ms (default: 100) */
@@ -79,6 +83,7 @@ typedef struct cdp_agent cdp_agent;
 /* How a worker ended. */
 typedef struct cdp_worker_end {
     uint32_t rank, local_rank;
+    const char *role;     /* its ROLE_NAME */
     int32_t pid;          /* 0: it never ran */
     int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
     int32_t signal;       /* 0: by an exit code */
@@ -125,9 +130,9 @@ CDP_API const char *cdp_agent_state_name(cdp_agent_state state);
 /* What is known now. Valid until the next call with this agent. NULL without an agent. */
 CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *agent);
 /* Writes the result to a file, as JSON: {"state", "host", "restarts", "cause" (a rank or null),
-   "workers": [{"rank", "local_rank", "host", "pid", "exit_code", "signal", "time", "seconds",
-   "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no path),
-   IO. */
+   "workers": [{"rank", "local_rank", "role", "host", "pid", "exit_code", "signal", "time",
+   "seconds", "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no
+   path), IO. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *path);
 /* Kills what still runs, and frees. NULL is allowed. */
 CDP_API void cdp_agent_destroy(cdp_agent *agent);

@@ -72,6 +72,10 @@ CDP__PRIVATE uint32_t cdp__agent_rank(const cdp_agent *a, uint32_t i) {
     return a->desc.node_rank * a->desc.workers + i;
 }
 
+CDP__PRIVATE const char *cdp__agent_role(const cdp_agent *a, uint32_t i) {
+    return a->desc.roles && a->desc.roles[i] ? a->desc.roles[i] : a->desc.role;
+}
+
 /* The file `name` of a worker in this attempt. Returns false if it does not fit. */
 CDP__PRIVATE bool cdp__agent_path(
     const cdp_agent *a, uint32_t i, const char *name, char out[CDP__AGENT_PATH]) {

@@ -81,6 +81,36 @@ TEST(workers_find_the_variables_of_torchrun) {
     folder_remove();
 }
 
+/* Three trainers and an evaluator on each of two machines. */
+TEST(each_role_counts_its_workers) {
+    const char *const roles[] = {NULL, "evaluator", NULL, "trainer"};
+    cdp_launch_desc d =
+        shell(SHELL("echo $RANK of $WORLD_SIZE: $ROLE_NAME $ROLE_RANK of $ROLE_WORLD_SIZE"), 4);
+    static char longer[300];
+    const char *const bad[] = {NULL, NULL, NULL, longer};
+    cdp_agent *a;
+    d.role = "trainer";
+    d.roles = roles;
+    d.nodes = 2;
+    d.node_rank = 1;
+    d.master_addr = "10.1.2.3";
+    d.master_port = 4711;
+    d.trust_network = true;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    is_text("4 of 8: trainer 3 of 6\n", text_of("attempt_0/0/stdout.log"));
+    is_text("5 of 8: evaluator 1 of 2\n", text_of("attempt_0/1/stdout.log"));
+    is_text("6 of 8: trainer 4 of 6\n", text_of("attempt_0/2/stdout.log"));
+    is_text("7 of 8: trainer 5 of 6\n", text_of("attempt_0/3/stdout.log"));
+    is_text("evaluator", cdp_agent_result(a)->ends[1].role);
+    cdp_agent_destroy(a);
+    memset(longer, 'x', sizeof longer - 1);
+    d.roles = bad;
+    T_EQ(CDP_ERR_INVALID, cdp_agent_start(&d, &a));
+    T(strstr(cdp_last_error()->text, "desc.roles has 299 characters, more than 255") != NULL);
+    folder_remove();
+}
+
 /* By crash before exit code, with message, last lines and the file of JSON. */
 TEST(the_first_failure_is_named) {
     cdp_launch_desc d =
@@ -486,6 +516,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
 #ifndef _WIN32
         {"workers_find_the_variables_of_torchrun", workers_find_the_variables_of_torchrun, 20},
+        {"each_role_counts_its_workers", each_role_counts_its_workers, 20},
         {"the_first_failure_is_named", the_first_failure_is_named, 20},
         {"a_crash_counts_before_an_exit_code", a_crash_counts_before_an_exit_code, 20},
         {"a_long_error_file_is_read", a_long_error_file_is_read, 20},
