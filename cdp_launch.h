@@ -43,6 +43,7 @@
         know how they stand                                cdp_agent_state_of, _state_name
         end them                                           cdp_agent_stop, cdp_agent_destroy
         know how each one ended, first failure first       cdp_agent_result; as a file: _save
+        in a worker: be ended where it is stuck            cdp_timer_begin, cdp_timer_end
 
     COMING FROM PyTorch
         torch.multiprocessing.spawn, start_processes       cdp_spawn
@@ -53,6 +54,7 @@
         monitor_interval; max_restarts                     desc.poll_ms; desc.max_restarts
         Std, redirects, tee                                desc.redirects, desc.tee
         RunResult, ChildFailedError                        cdp_launch_result, ends[0]
+        elastic.timer: expires, FileTimerServer            cdp_timer_begin, cdp_timer_end
         rendezvous of agents, machines that come and go    tools/cdprun
 
     CONFIGURATION
@@ -251,6 +253,18 @@ typedef struct cdp_spawn_desc {
    INVALID (func, n); TIMEOUT; UNSUPPORTED (no fork(), or no threads, on this system); IO, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_spawn(
     cdp_spawn_func func, void *user, uint32_t n, const cdp_spawn_desc *desc);
+
+/* ---- >>launch/timer_api: times after which a worker that is stuck is ended by its launcher --- */
+
+/* In a worker: what is done now takes at most `seconds`. Without cdp_timer_end() until then, the
+   agent or cdprun kills this worker, names the label as the reason, and goes on as after every
+   failure. A timer that runs under this label begins again. `label`: 1 to 100 characters, without
+   control characters. Where no launcher watches (the variable CDP_TIMER_FILE is not set) nothing
+   happens. Any thread. Errors: INVALID (label; seconds is not above 0 or more than 1e9); BUSY (16
+   timers of this process run); IO. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_timer_begin(double seconds, const char *label);
+/* The timer under this label ends. Does nothing where there is none. Any thread. */
+CDP_API void cdp_timer_end(const char *label);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -1175,7 +1189,8 @@ typedef struct cdp__launch_place {
     uint32_t rank, world, local_rank, local_world, node, nodes, role_rank, role_world;
     uint32_t restarts, max_restarts, master_port;
     /* NULL: the variable is taken away */
-    const char *role, *run_id, *master_addr, *error_file, *job_key, *trust_network, *agent_store;
+    const char *role, *run_id, *master_addr, *error_file, *timer_file, *job_key, *trust_network,
+        *agent_store;
     const char *one_thread; /* NULL: OMP_NUM_THREADS stays as it is */
     /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
     const char *elastic, *elastic_id, *elastic_job;
@@ -1215,6 +1230,7 @@ CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
         CDP__ROW("TORCHELASTIC_RUN_ID", TEXT, run_id),
         CDP__ROW("TORCHELASTIC_USE_AGENT_STORE", TEXT, agent_store),
         CDP__ROW("TORCHELASTIC_ERROR_FILE", TEXT, error_file),
+        CDP__ROW("CDP_TIMER_FILE", TEXT, timer_file),
         CDP__ROW("CDP_JOB_KEY", TEXT, job_key),
         CDP__ROW("CDP_TRUST_NETWORK", TEXT, trust_network),
         CDP__ROW("CDP_ELASTIC", MAYBE, elastic),
@@ -1577,6 +1593,162 @@ CDP__PRIVATE bool cdp__launch_pump(cdp__launch_stream *s) {
     return true;
 }
 
+/* ---- >>launch/timer: timers of a worker, in a file that its launcher reads ------------------- */
+
+/* Knows: the file: a text of 128 bytes for each timer, "NANOSECONDS LABEL" by the clock of the
+   machine. Promises: whoever has the lock of the file sees whole texts. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CDP__TIMERS 16u
+#define CDP__TIMER_LABEL 100u
+#define CDP__TIMER_BYTES 128u
+#define CDP__TIMER_LOCK_MS 1000u /* how long another thread may have the file */
+#define CDP__TIMER_LOOK_MS 500u  /* how often a launcher reads the file */
+
+/* Why a worker was killed, for its label. */
+#define CDP__TIMER_SAYS "the time of the timer '%s' is over"
+
+typedef struct cdp__timers {
+    const cdp_os *os;
+    int32_t fd;
+    char slots[CDP__TIMERS][CDP__TIMER_BYTES];
+} cdp__timers;
+
+/* Opens, locks and reads the file. Returns 0 or -errno. */
+CDP__PRIVATE int32_t cdp__timers_open(cdp__timers *t, const cdp_os *os, const char *path,
+    uint32_t how, cdp_file_lock lock, uint32_t wait_ms) {
+    const cdp_os_files *const f = &os->files;
+    const uint64_t until = os->now_ns(os->user) + wait_ms * CDP__MS;
+    int32_t err;
+    memset(t, 0, sizeof *t);
+    t->os = os;
+    t->fd = f->open_file ? f->open_file(os->user, path, how) : -ENOSYS;
+    if (t->fd < 0) return t->fd;
+    while ((err = f->lock_file(os->user, t->fd, lock)) == -EAGAIN) {
+        const uint64_t now = os->now_ns(os->user);
+        if (now >= until) break;
+        cdp__sleep_until(os, now + CDP__MS);
+    }
+    if (!err) (void)f->read_at(os->user, t->fd, 0, t->slots, sizeof t->slots);
+    if (err) (void)f->close_file(os->user, t->fd);
+    return err;
+}
+
+CDP__PRIVATE void cdp__timers_close(cdp__timers *t) {
+    (void)t->os->files.close_file(t->os->user, t->fd); /* ends the lock */
+}
+
+/* When the timer in a slot expires, and its label; 0: there is none. */
+CDP__PRIVATE uint64_t cdp__timer_in(const char *slot, const char **label) {
+    uint64_t at = 0;
+    for (; *slot >= '0' && *slot <= '9'; ++slot)
+        at = at * 10 + (uint64_t)(*slot - '0');
+    *label = *slot == ' ' ? slot + 1 : "";
+    return **label ? at : 0;
+}
+
+/* The slot of this label, or else one that is free; CDP__TIMERS: none. */
+CDP__PRIVATE uint32_t cdp__timer_slot(const cdp__timers *t, const char *label, bool or_free) {
+    uint32_t i, none = CDP__TIMERS;
+    for (i = 0; i < CDP__TIMERS; ++i) {
+        const char *is;
+        const bool used = cdp__timer_in(t->slots[i], &is) != 0;
+        if (used && strcmp(is, label) == 0) return i;
+        if (!used && or_free && none == CDP__TIMERS) none = i;
+    }
+    return none;
+}
+
+CDP__PRIVATE int32_t cdp__timer_write(cdp__timers *t, uint32_t slot) {
+    const int64_t n = t->os->files.write_at(
+        t->os->user, t->fd, (uint64_t)slot * CDP__TIMER_BYTES, t->slots[slot], CDP__TIMER_BYTES);
+    if (n < 0) return (int32_t)-n;
+    return n == CDP__TIMER_BYTES ? 0 : EIO;
+}
+
+CDP__PRIVATE bool cdp__timer_label_fits(const char *label) {
+    const size_t length = strlen(label);
+    size_t i;
+    for (i = 0; i < length; ++i)
+        if ((unsigned char)label[i] < ' ') return false;
+    return length > 0 && length <= CDP__TIMER_LABEL;
+}
+
+CDP_API cdp_status cdp_timer_begin(double seconds, const char *label) {
+    const cdp_os *const os = cdp_os_default();
+    const char *const path = getenv("CDP_TIMER_FILE");
+    cdp__timers t;
+    uint32_t slot;
+    int32_t err;
+    if (!label) return cdp__missing("cdp_timer_begin", "label");
+    if (!cdp__timer_label_fits(label))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_timer_begin: the label has %zu characters; it must have 1 to %u, without control "
+            "characters",
+            strlen(label), CDP__TIMER_LABEL);
+    if (!(seconds > 0 && seconds <= 1e9))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_timer_begin: the seconds of '%s' must be above 0 and at most 1e9", label);
+    if (!path || !*path) return CDP_OK;
+    err = cdp__timers_open(&t, os, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_PRIVATE,
+        CDP_FILE_LOCK_ALONE, CDP__TIMER_LOCK_MS);
+    if (err) return cdp__fail_peer(CDP_ERR_IO, -1, -err, "cdp_timer_begin: cannot open %s", path);
+    slot = cdp__timer_slot(&t, label, true);
+    if (slot < CDP__TIMERS) {
+        memset(t.slots[slot], 0, CDP__TIMER_BYTES);
+        cdp__format(t.slots[slot], CDP__TIMER_BYTES, "%llu %s",
+            (unsigned long long)(os->now_ns(os->user) + (uint64_t)(seconds * 1e9)), label);
+        err = cdp__timer_write(&t, slot);
+    }
+    cdp__timers_close(&t);
+    if (slot == CDP__TIMERS)
+        return cdp__fail(CDP_ERR_BUSY,
+            "cdp_timer_begin: %u timers run already; end one before '%s' begins", CDP__TIMERS,
+            label);
+    if (!err) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, err, "cdp_timer_begin: cannot write %s", path);
+}
+
+CDP_API void cdp_timer_end(const char *label) {
+    const char *const path = getenv("CDP_TIMER_FILE");
+    cdp__timers t;
+    uint32_t slot;
+    if (!label || !path || !*path) return;
+    if (cdp__timers_open(
+            &t, cdp_os_default(), path, CDP_FILE_WRITE, CDP_FILE_LOCK_ALONE, CDP__TIMER_LOCK_MS)
+        != 0)
+        return;
+    slot = cdp__timer_slot(&t, label, false);
+    if (slot < CDP__TIMERS) {
+        memset(t.slots[slot], 0, CDP__TIMER_BYTES);
+        (void)cdp__timer_write(&t, slot);
+    }
+    cdp__timers_close(&t);
+}
+
+/* In a launcher: whether a timer in this file has expired, and which. Never waits: while the worker
+   writes, the next look counts. */
+CDP__PRIVATE bool cdp__timer_expired(
+    const cdp_os *os, const char *path, char label[CDP__TIMER_LABEL + 1]) {
+    const uint64_t now = os->now_ns(os->user);
+    cdp__timers t;
+    uint32_t i;
+    bool expired = false;
+    if (cdp__timers_open(&t, os, path, 0, CDP_FILE_LOCK_SHARED, 0) != 0) return false;
+    for (i = 0; i < CDP__TIMERS && !expired; ++i) {
+        const char *is;
+        uint64_t at;
+        t.slots[i][CDP__TIMER_BYTES - 1] = 0;
+        at = cdp__timer_in(t.slots[i], &is);
+        expired = at && now > at;
+        if (expired) cdp__format(label, CDP__TIMER_LABEL + 1, "%s", is);
+    }
+    cdp__timers_close(&t);
+    return expired;
+}
+
 /* ---- >>launch/state: what an agent knows of its workers -------------------------------------- */
 
 /* Knows: desc, workers, phases. Promises: one struct for each worker, whose memory is the agent's;
@@ -1592,10 +1764,12 @@ typedef struct cdp__agent_worker {
     cdp__launch_process p;
     bool lost; /* something else has waited for it */
     uint64_t end_us;
-    cdp__launch_stream *out[2]; /* stdout, stderr */
-    bool filed[2];              /* its last lines are in the log */
-    bool stuck[2];              /* something is left that the console does not take now */
-    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__LAUNCH_TAIL + 1];
+    char expired[CDP__TIMER_LABEL + 1]; /* the timer for which it was killed; "": none */
+    cdp__launch_stream *out[2];         /* stdout, stderr */
+    bool filed[2];                      /* its last lines are in the log */
+    bool stuck[2];                      /* something is left that the console does not take now */
+    char error_file[CDP__AGENT_PATH], timer_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE],
+        last[CDP__LAUNCH_TAIL + 1];
 } cdp__agent_worker;
 
 typedef enum cdp__agent_phase {
@@ -1613,6 +1787,7 @@ struct cdp_agent {
     cdp__agent_phase phase;
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
+    uint64_t timers_ns; /* when to read the files of timers */
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
     cdp__launch_console console;
     int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */
@@ -1663,7 +1838,7 @@ typedef struct cdp__agent_env {
     char **at;
     uint32_t count;
     uint64_t used;
-    char room[4 * CDP__AGENT_PATH]; /* the agent's own variables */
+    char room[5 * CDP__AGENT_PATH]; /* the agent's own variables */
 } cdp__agent_env;
 
 #define CDP__AGENT_OWN 24u /* at least as many as cdp__launch_variable_at() has */
@@ -1760,6 +1935,7 @@ CDP__PRIVATE void cdp__agent_env_own(
     p.run_id = d->run_id;
     p.master_addr = d->master_addr;
     p.error_file = a->workers[i].error_file;
+    p.timer_file = a->workers[i].timer_file;
     cdp__launch_place_common(
         &p, d->trust_network ? NULL : a->key, cdp__agent_env_has(e, "OMP_NUM_THREADS"));
     cdp__launch_variables(&p, cdp__agent_env_set, e);
@@ -1907,11 +2083,19 @@ CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
     }
 }
 
+/* What a worker wrote to its error file, or why it was killed. */
+CDP__PRIVATE const char *cdp__agent_message(const cdp_agent *a, cdp__agent_worker *w) {
+    cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    if (!w->message[0] && w->expired[0])
+        cdp__format(w->message, sizeof w->message, CDP__TIMER_SAYS, w->expired);
+    return w->message;
+}
+
 CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
     cdp__agent_worker *const w = &a->workers[i];
     const uint64_t until = w->p.ended ? w->p.end_ns : cdp__agent_now(a);
     const int which = w->out[1]->total ? 1 : 0;
-    cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    (void)cdp__agent_message(a, w);
     cdp__launch_tail_copy(w->out[which], w->last);
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);
@@ -2044,7 +2228,8 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.number = (int32_t)i;
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
-    if (!cdp__agent_path(a, i, "error.json", w->error_file))
+    if (!cdp__agent_path(a, i, "error.json", w->error_file)
+        || !cdp__agent_path(a, i, "timers", w->timer_file))
         return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
     for (which = 0; st == CDP_OK && which < 2; ++which)
         st = cdp__agent_open_stream(a, i, which, &p.out[which]);
@@ -2087,12 +2272,15 @@ CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
     int which;
     if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
         (void)a->os->files.remove_file(a->os->user, w->error_file);
+    if (w->timer_file[0] && a->os->files.remove_file)
+        (void)a->os->files.remove_file(a->os->user, w->timer_file);
     for (which = 0; which < 2; ++which) {
         if (w->out[which]) cdp__launch_stream_begin(w->out[which], -1, -1, false);
         w->filed[which] = w->stuck[which] = false;
     }
     w->p.pid = 0;
     w->p.ended = w->lost = w->p.by_us = false;
+    w->timer_file[0] = w->expired[0] = 0;
     w->error_file[0] = w->message[0] = w->last[0] = 0;
 }
 
@@ -2236,6 +2424,18 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
 }
 
+/* Kills the workers whose timers have expired; their ends are failures like every other crash. */
+CDP__PRIVATE void cdp__agent_look_at_timers(cdp_agent *a, uint64_t now) {
+    uint32_t i;
+    if (a->phase != CDP__AGENT_RUN || now < a->timers_ns) return;
+    a->timers_ns = now + CDP__TIMER_LOOK_MS * CDP__MS;
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        if (!w->p.ended && !w->expired[0] && cdp__timer_expired(a->os, w->timer_file, w->expired))
+            cdp__process_signal(w->p.pid, CDP__PROCESS_KILL);
+    }
+}
+
 /* One look at everything. */
 CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
     const uint64_t now = cdp__agent_now(a);
@@ -2244,6 +2444,7 @@ CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
     for (i = 0; i < a->desc.workers; ++i)
         cdp__agent_carry(a, i, 16);
     running = cdp__agent_reap(a);
+    cdp__agent_look_at_timers(a, now);
     if (a->first >= 0 && a->phase == CDP__AGENT_RUN) {
         a->state = CDP_AGENT_UNHEALTHY;
         cdp__agent_enter(a, CDP__AGENT_GRACE, a->desc.grace_ms);
@@ -2310,9 +2511,10 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
 
 /* The sentence of a job that has ended. */
 CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
-    char end[64], message[CDP__AGENT_MESSAGE] = "";
+    const char *message;
+    char end[96];
     cdp__text t = cdp__text_of(end, sizeof end);
-    const cdp__agent_worker *w;
+    cdp__agent_worker *w;
     if (a->state == CDP_AGENT_SUCCEEDED) return CDP_OK;
     if (a->state == CDP_AGENT_STOPPED)
         return cdp__fail(CDP_ERR_ABORTED, "cdp_agent_wait: %s",
@@ -2328,7 +2530,7 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
     }
     w = &a->workers[a->first];
     cdp__launch_end_text(&t, &w->p, "the agent");
-    cdp__launch_member(a->os, w->error_file, "message", message, sizeof message);
+    message = cdp__agent_message(a, w);
     return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
         cdp__agent_rank(a, (uint32_t)a->first), a->host, end, *message ? ": " : "", message);
 }

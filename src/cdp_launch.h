@@ -41,6 +41,7 @@
         know how they stand                                cdp_agent_state_of, _state_name
         end them                                           cdp_agent_stop, cdp_agent_destroy
         know how each one ended, first failure first       cdp_agent_result; as a file: _save
+        in a worker: be ended where it is stuck            cdp_timer_begin, cdp_timer_end
 
     COMING FROM PyTorch
         torch.multiprocessing.spawn, start_processes       cdp_spawn
@@ -51,6 +52,7 @@
         monitor_interval; max_restarts                     desc.poll_ms; desc.max_restarts
         Std, redirects, tee                                desc.redirects, desc.tee
         RunResult, ChildFailedError                        cdp_launch_result, ends[0]
+        elastic.timer: expires, FileTimerServer            cdp_timer_begin, cdp_timer_end
         rendezvous of agents, machines that come and go    tools/cdprun
 
     CONFIGURATION
@@ -89,6 +91,7 @@ extern "C" {
 
 #include "launch/launch_api.h"
 #include "launch/spawn_api.h"
+#include "launch/timer_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -111,6 +114,7 @@ extern "C" {
 #include "launch/variables.h"
 #include "launch/console.h"
 #include "launch/stream.h"
+#include "launch/timer.h"
 #include "launch/state.h"
 #include "launch/environment.h"
 #include "launch/output.h"

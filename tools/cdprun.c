@@ -627,8 +627,9 @@ static bool stream_pump(cdp__launch_stream *s) {
 
 typedef struct rank {
     cdp__launch_process p;
-    bool group_left;            /* its process group outlived it                         */
-    cdp__launch_stream *out[2]; /* stdout, stderr                                        */
+    char expired[CDP__TIMER_LABEL + 1]; /* the timer for which it was killed; "": none */
+    bool group_left;                    /* its process group outlived it                         */
+    cdp__launch_stream *out[2];         /* stdout, stderr                                        */
     /* --stay: how often it was replaced; when it will be, 0: not; how long that takes */
     int tries;
     int64_t again_at, pause;
@@ -702,7 +703,8 @@ typedef struct job {
     cause cause;
     int first; /* rank of the first failure                             */
     int code;
-    int user_signal; /* first signal that asked for the end                   */
+    int user_signal;   /* first signal that asked for the end                   */
+    int64_t timers_at; /* when to read the files of timers */
     int64_t user_signal_at, begin, deadline, timeout_at;
     uint64_t sent; /* signals that we have sent, as bits                    */
     int attempt;   /* number of the log files; restarts, if machines stay   */
@@ -813,6 +815,10 @@ static int tries_of(const job *j, int local) {
     return j->attempt + j->ranks[local].tries;
 }
 
+static const char *timer_path(const job *j, int local) {
+    return file_path(j->opts, tries_of(j, local), local, "timers");
+}
+
 static const char *error_path(const job *j, int local) {
     return file_path(j->opts, tries_of(j, local), local, "error.json");
 }
@@ -822,6 +828,8 @@ static void stay_place(const job *j, rank *r, cdp__launch_place *p);
 /* Before the fork: where there is a thread (see nodes), a child must not allocate. */
 static void env_rank(const job *j, int local) {
     const options *o = j->opts;
+    char timers[sizeof o->run_dir + 64];
+    snprintf(timers, sizeof timers, "%s", timer_path(j, local));
     const char *path = error_path(j, local);
     const bool threads = getenv("OMP_NUM_THREADS") != NULL;
     cdp__launch_place p;
@@ -839,6 +847,7 @@ static void env_rank(const job *j, int local) {
     p.run_id = o->run_id;
     p.master_addr = o->addr;
     p.error_file = path[0] != '\0' ? path : NULL;
+    p.timer_file = p.error_file != NULL ? timers : NULL;
     if (o->stay) stay_place(j, &j->ranks[local], &p);
     cdp__launch_place_common(&p, o->open ? NULL : o->key, threads);
     cdp__launch_variables(&p, env_put, NULL);
@@ -989,6 +998,8 @@ static void failure_text(const job *j, int local, char *text, size_t size) {
     end_text(end, sizeof end, r);
     if (j->opts->nnodes > 1) snprintf(node, sizeof node, " on node %d", j->opts->node_rank);
     cdp__launch_member(cdp_os_default(), error_path(j, local), "message", message, sizeof message);
+    if (message[0] == '\0' && r->expired[0] != '\0')
+        snprintf(message, sizeof message, CDP__TIMER_SAYS, r->expired);
     snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end,
         lasted(j, r), message[0] != '\0' ? ": " : "", message);
 }
@@ -1741,6 +1752,7 @@ static int poll_timeout(const job *j) {
         ? j->deadline
         : j->timeout_at;
     if (meets(j) && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
+    if (j->phase == RUN && j->timers_at < when) when = j->timers_at;
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
     for (int i = 0; i < 2 * j->opts->n; ++i)
@@ -1818,7 +1830,21 @@ static void all_ranks_ended(job *j) {
     }
 }
 
+/* Kills the ranks whose timers have expired; their ends are failures like every other crash. */
+static void look_at_timers(job *j) {
+    if (j->phase != RUN || now_ns() < j->timers_at) return;
+    j->timers_at = now_ns() + CDP__TIMER_LOOK_MS * (SECOND / 1000);
+    for (int i = 0; i < j->opts->n; ++i) {
+        rank *r = &j->ranks[i];
+        if (r->p.ended || r->p.pid <= 0 || r->expired[0] != '\0') continue;
+        if (!cdp__timer_expired(cdp_os_default(), timer_path(j, i), r->expired)) continue;
+        say(j, "rank %d is killed: " CDP__TIMER_SAYS, global_rank(j, i), r->expired);
+        kill(-r->p.pid, SIGKILL);
+    }
+}
+
 static void advance(job *j) {
+    look_at_timers(j);
     if (now_ns() >= j->timeout_at) on_timeout(j);
     if (j->agent != NULL)
         agent_step(j);

@@ -18,6 +18,7 @@
 #include "facts.h"
 #include "console.h"
 #include "stream.h"
+#include "timer.h"
 #include "state.h"
 #include "environment.h"
 #include "output.h"
@@ -115,6 +116,18 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
 }
 
+/* Kills the workers whose timers have expired; their ends are failures like every other crash. */
+CDP__PRIVATE void cdp__agent_look_at_timers(cdp_agent *a, uint64_t now) {
+    uint32_t i;
+    if (a->phase != CDP__AGENT_RUN || now < a->timers_ns) return;
+    a->timers_ns = now + CDP__TIMER_LOOK_MS * CDP__MS;
+    for (i = 0; i < a->desc.workers; ++i) {
+        cdp__agent_worker *const w = &a->workers[i];
+        if (!w->p.ended && !w->expired[0] && cdp__timer_expired(a->os, w->timer_file, w->expired))
+            cdp__process_signal(w->p.pid, CDP__PROCESS_KILL);
+    }
+}
+
 /* One look at everything. */
 CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
     const uint64_t now = cdp__agent_now(a);
@@ -123,6 +136,7 @@ CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
     for (i = 0; i < a->desc.workers; ++i)
         cdp__agent_carry(a, i, 16);
     running = cdp__agent_reap(a);
+    cdp__agent_look_at_timers(a, now);
     if (a->first >= 0 && a->phase == CDP__AGENT_RUN) {
         a->state = CDP_AGENT_UNHEALTHY;
         cdp__agent_enter(a, CDP__AGENT_GRACE, a->desc.grace_ms);
@@ -189,9 +203,10 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
 
 /* The sentence of a job that has ended. */
 CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
-    char end[64], message[CDP__AGENT_MESSAGE] = "";
+    const char *message;
+    char end[96];
     cdp__text t = cdp__text_of(end, sizeof end);
-    const cdp__agent_worker *w;
+    cdp__agent_worker *w;
     if (a->state == CDP_AGENT_SUCCEEDED) return CDP_OK;
     if (a->state == CDP_AGENT_STOPPED)
         return cdp__fail(CDP_ERR_ABORTED, "cdp_agent_wait: %s",
@@ -207,7 +222,7 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
     }
     w = &a->workers[a->first];
     cdp__launch_end_text(&t, &w->p, "the agent");
-    cdp__launch_member(a->os, w->error_file, "message", message, sizeof message);
+    message = cdp__agent_message(a, w);
     return cdp__fail(CDP_ERR_REMOTE, "cdp_agent_wait: rank %u failed first on %s, %s%s%s",
         cdp__agent_rank(a, (uint32_t)a->first), a->host, end, *message ? ": " : "", message);
 }

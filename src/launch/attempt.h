@@ -61,7 +61,8 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.number = (int32_t)i;
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
-    if (!cdp__agent_path(a, i, "error.json", w->error_file))
+    if (!cdp__agent_path(a, i, "error.json", w->error_file)
+        || !cdp__agent_path(a, i, "timers", w->timer_file))
         return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
     for (which = 0; st == CDP_OK && which < 2; ++which)
         st = cdp__agent_open_stream(a, i, which, &p.out[which]);
@@ -104,12 +105,15 @@ CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
     int which;
     if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
         (void)a->os->files.remove_file(a->os->user, w->error_file);
+    if (w->timer_file[0] && a->os->files.remove_file)
+        (void)a->os->files.remove_file(a->os->user, w->timer_file);
     for (which = 0; which < 2; ++which) {
         if (w->out[which]) cdp__launch_stream_begin(w->out[which], -1, -1, false);
         w->filed[which] = w->stuck[which] = false;
     }
     w->p.pid = 0;
     w->p.ended = w->lost = w->p.by_us = false;
+    w->timer_file[0] = w->expired[0] = 0;
     w->error_file[0] = w->message[0] = w->last[0] = 0;
 }
 

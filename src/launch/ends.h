@@ -15,6 +15,7 @@
 #include "../text/json_write.h"
 #include "facts.h"
 #include "stream.h"
+#include "timer.h"
 #include "state.h"
 #include "output.h"
 
@@ -44,11 +45,19 @@ CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
     }
 }
 
+/* What a worker wrote to its error file, or why it was killed. */
+CDP__PRIVATE const char *cdp__agent_message(const cdp_agent *a, cdp__agent_worker *w) {
+    cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    if (!w->message[0] && w->expired[0])
+        cdp__format(w->message, sizeof w->message, CDP__TIMER_SAYS, w->expired);
+    return w->message;
+}
+
 CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *out) {
     cdp__agent_worker *const w = &a->workers[i];
     const uint64_t until = w->p.ended ? w->p.end_ns : cdp__agent_now(a);
     const int which = w->out[1]->total ? 1 : 0;
-    cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
+    (void)cdp__agent_message(a, w);
     cdp__launch_tail_copy(w->out[which], w->last);
     memset(out, 0, sizeof *out);
     out->rank = cdp__agent_rank(a, i);

@@ -21,7 +21,7 @@ typedef struct cdp__agent_env {
     char **at;
     uint32_t count;
     uint64_t used;
-    char room[4 * CDP__AGENT_PATH]; /* the agent's own variables */
+    char room[5 * CDP__AGENT_PATH]; /* the agent's own variables */
 } cdp__agent_env;
 
 #define CDP__AGENT_OWN 24u /* at least as many as cdp__launch_variable_at() has */
@@ -118,6 +118,7 @@ CDP__PRIVATE void cdp__agent_env_own(
     p.run_id = d->run_id;
     p.master_addr = d->master_addr;
     p.error_file = a->workers[i].error_file;
+    p.timer_file = a->workers[i].timer_file;
     cdp__launch_place_common(
         &p, d->trust_network ? NULL : a->key, cdp__agent_env_has(e, "OMP_NUM_THREADS"));
     cdp__launch_variables(&p, cdp__agent_env_set, e);

@@ -17,6 +17,7 @@
 #include "facts.h"
 #include "console.h"
 #include "stream.h"
+#include "timer.h"
 
 #define CDP__AGENT_PATH 1024u      /* bytes of a path of a log */
 #define CDP__AGENT_MESSAGE 512u    /* what is kept of an error file */
@@ -28,10 +29,12 @@ typedef struct cdp__agent_worker {
     cdp__launch_process p;
     bool lost; /* something else has waited for it */
     uint64_t end_us;
-    cdp__launch_stream *out[2]; /* stdout, stderr */
-    bool filed[2];              /* its last lines are in the log */
-    bool stuck[2];              /* something is left that the console does not take now */
-    char error_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE], last[CDP__LAUNCH_TAIL + 1];
+    char expired[CDP__TIMER_LABEL + 1]; /* the timer for which it was killed; "": none */
+    cdp__launch_stream *out[2];         /* stdout, stderr */
+    bool filed[2];                      /* its last lines are in the log */
+    bool stuck[2];                      /* something is left that the console does not take now */
+    char error_file[CDP__AGENT_PATH], timer_file[CDP__AGENT_PATH], message[CDP__AGENT_MESSAGE],
+        last[CDP__LAUNCH_TAIL + 1];
 } cdp__agent_worker;
 
 typedef enum cdp__agent_phase {
@@ -49,6 +52,7 @@ struct cdp_agent {
     cdp__agent_phase phase;
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
+    uint64_t timers_ns; /* when to read the files of timers */
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
     cdp__launch_console console;
     int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */

@@ -18,7 +18,8 @@ typedef struct cdp__launch_place {
     uint32_t rank, world, local_rank, local_world, node, nodes, role_rank, role_world;
     uint32_t restarts, max_restarts, master_port;
     /* NULL: the variable is taken away */
-    const char *role, *run_id, *master_addr, *error_file, *job_key, *trust_network, *agent_store;
+    const char *role, *run_id, *master_addr, *error_file, *timer_file, *job_key, *trust_network,
+        *agent_store;
     const char *one_thread; /* NULL: OMP_NUM_THREADS stays as it is */
     /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
     const char *elastic, *elastic_id, *elastic_job;
@@ -58,6 +59,7 @@ CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
         CDP__ROW("TORCHELASTIC_RUN_ID", TEXT, run_id),
         CDP__ROW("TORCHELASTIC_USE_AGENT_STORE", TEXT, agent_store),
         CDP__ROW("TORCHELASTIC_ERROR_FILE", TEXT, error_file),
+        CDP__ROW("CDP_TIMER_FILE", TEXT, timer_file),
         CDP__ROW("CDP_JOB_KEY", TEXT, job_key),
         CDP__ROW("CDP_TRUST_NETWORK", TEXT, trust_network),
         CDP__ROW("CDP_ELASTIC", MAYBE, elastic),

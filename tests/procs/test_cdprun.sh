@@ -598,6 +598,14 @@ case $code in 1|143) ok restart-stops-at-signal ;; *) fail restart-stops-at-sign
 descriptors=$("$C" -n 1 --max-restarts 20 sh -c 'sleep 0.02; ls /proc/$PPID/fd | wc -l; exit 1' 2> err | sort -u | wc -l)
 between restart-leaks-no-descriptor "$descriptors" 1 3
 
+# ---- timers of ranks (cdp_timer_begin() writes this file): the time of rank 1 is over
+
+"$C" -n 2 --grace 0.1 sh -c '[ $RANK = 1 ] && printf "1 a step" > $CDP_TIMER_FILE; sleep 20' > out 2> err
+check timer-code "$?" 137
+has timer-text err "cdprun: rank 1 is killed: the time of the timer 'a step' is over"
+has timer-report err "s: the time of the timer 'a step' is over; it wrote nothing"
+check timer-later "$("$C" -n 1 sh -c 'printf "99999999999999999 a step" > $CDP_TIMER_FILE; sleep 1; echo well' 2>&1)" "[0] well"
+
 usage() {                                            # name, expected part of the message, arguments
     name=$1 part=$2; shift 2
     "$C" "$@" > out 2> err < /dev/null; code=$?

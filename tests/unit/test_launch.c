@@ -176,6 +176,55 @@ TEST(a_long_error_file_is_read) {
     folder_remove();
 }
 
+/* Rank 1 of the first start is stuck in its own code. */
+static int gets_stuck(void *user) {
+    char label[120];
+    bool first;
+    uint32_t i;
+    (void)user;
+    if (cdp_timer_begin(60, "all") != CDP_OK || cdp_timer_begin(60, "a step") != CDP_OK) return 1;
+    cdp_timer_end("a step");
+    cdp_timer_end("none of this name");
+    for (i = 0; i < 15; ++i) {
+        snprintf(label, sizeof label, "more %u", i);
+        if (cdp_timer_begin(60, label) != CDP_OK) return 2;
+    }
+    if (cdp_timer_begin(60, "one too many") != CDP_ERR_BUSY) return 3;
+    if (cdp_timer_begin(60, "all") != CDP_OK) return 4; /* again */
+    if (cdp_timer_begin(0, "x") != CDP_ERR_INVALID || cdp_timer_begin(1, "") != CDP_ERR_INVALID
+        || cdp_timer_begin(1, NULL) != CDP_ERR_INVALID
+        || cdp_timer_begin(1, "\n") != CDP_ERR_INVALID)
+        return 5;
+    cdp_timer_end("more 3");
+    if (getenv("RANK")[0] == '0') return 0;
+    first = getenv("TORCHELASTIC_RESTART_COUNT")[0] == '0';
+    if (cdp_timer_begin(first ? 0.01 : 60, "a forward pass") != CDP_OK) return 6;
+    if (first) sleep(60);
+    cdp_timer_end("a forward pass");
+    return 0;
+}
+
+TEST(a_worker_that_is_stuck_is_ended) {
+    cdp_launch_desc d = {.func = gets_stuck, .workers = 2, .poll_ms = 10, .grace_ms = 50};
+    const cdp_worker_end *e;
+    cdp_agent *a;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T(strstr(cdp_last_error()->text, "killed by SIGKILL") != NULL);
+    T(strstr(cdp_last_error()->text, "the time of the timer 'a forward pass' is over") != NULL);
+    e = &cdp_agent_result(a)->ends[0];
+    T(e->rank == 1 && e->signal == 9 && !e->by_agent);
+    is_text("the time of the timer 'a forward pass' is over", e->message);
+    cdp_agent_destroy(a);
+    d.max_restarts = 1;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    T_EQ(1, cdp_agent_result(a)->restarts);
+    cdp_agent_destroy(a);
+    T_EQ(CDP_OK, cdp_timer_begin(0.001, "nobody watches"));
+    cdp_timer_end("nobody watches");
+}
+
 TEST(all_workers_start_again) {
     cdp_launch_desc d = shell(SHELL("echo $TORCHELASTIC_RESTART_COUNT $MASTER_PORT; [ "
                                     "$TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5"),
@@ -520,6 +569,7 @@ int main(int argc, char **argv) {
         {"the_first_failure_is_named", the_first_failure_is_named, 20},
         {"a_crash_counts_before_an_exit_code", a_crash_counts_before_an_exit_code, 20},
         {"a_long_error_file_is_read", a_long_error_file_is_read, 20},
+        {"a_worker_that_is_stuck_is_ended", a_worker_that_is_stuck_is_ended, 20},
         {"all_workers_start_again", all_workers_start_again, 20},
         {"workers_are_asked_to_end_and_killed", workers_are_asked_to_end_and_killed, 20},
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
