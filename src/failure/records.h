@@ -401,7 +401,7 @@ CDP__PRIVATE void cdp__endpoint_text(cdp__text *t, const cdp__failure_record *r)
     case CDP__WHY_CUT:
         cdp__text_add(t,
             "; the host of rank %d acknowledges nothing that rank %d sends: it is down, or the "
-            "network between these two hosts delivers nothing",
+            "network drops all or large packets",
             named, (int)r->end.last.waiter);
         break;
     case CDP__WHY_BUSY:

@@ -184,23 +184,30 @@ CDP__PRIVATE int cdp__os_socket(int family) {
    that ask for GNU extensions. */
 typedef struct cdp__tcp_info {
     uint8_t state, congestion, retransmits, probes, more[4];
-    uint32_t rto, ato, mss[2], unacked, queues[4], last_data_sent, last_ack_sent, last_data_recv,
+    uint32_t rto; /* us */
+    uint32_t ato, mss[2], unacked, queues[4], last_data_sent, last_ack_sent, last_data_recv,
         last_ack_recv; /* ms */
 } cdp__tcp_info;
 
 /* Nanoseconds since the peer's host last acknowledged anything; 0 if no acknowledgement is due. A
    live host acknowledges retransmitted data and probes of a closed window, so the age counts
    only if two of these in a row were lost: data that was just sent after a long pause is not
-   acknowledged yet. */
+   acknowledged yet. What the peer sends acknowledges old data again, so the age says nothing where
+   a path drops large packets alone. But the timeout doubles with each retransmission that is lost:
+   the timeouts before the present one are more than half as long as that (rto >> 11, in ms). */
+CDP__PRIVATE uint64_t cdp__os_unacked_ns(const cdp__tcp_info *i) {
+    if ((i->retransmits | i->probes) < 2) return 0;
+    return cdp__max(i->last_ack_recv, i->rto >> 11) * CDP__MS;
+}
+
 CDP__PRIVATE uint64_t cdp__os_unanswered(void *user, int32_t fd) {
 #if defined(__linux__) && defined(TCP_INFO)
     cdp__tcp_info i;
     socklen_t len = sizeof i;
     (void)user;
     memset(&i, 0, sizeof i);
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len) != 0) return 0;
-    if (i.retransmits < 2 && i.probes < 2) return 0;
-    return i.last_ack_recv * CDP__MS;
+    (void)getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &len); /* if it fails, `i` is all zeros */
+    return cdp__os_unacked_ns(&i);
 #else
     (void)user;
     (void)fd;

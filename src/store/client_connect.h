@@ -369,11 +369,11 @@ CDP__PRIVATE cdp_status cdp__client_unreachable(cdp__client *c) {
             "the connection stands, but nothing answers: is it a store, and does its process run?";
         err = ETIMEDOUT;
     } else if (!w->count) {
-        hint = w->sys_errno == ENOENT
-            ? "the name has no address"
-            : "the name was not resolved in that time: use an address instead";
+        hint = w->sys_errno == ENOENT ? "the name has no address"
+                                      : "the name was not resolved in that time: use an address";
     }
-    return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err,
+    /* the system's text for a name without an address is about files */
+    return cdp__fail_peer(CDP_ERR_TIMEOUT, -1, err == ENOENT ? 0 : err,
         "no store answered at %s within %s s and %u attempts (%s)", c->name,
         cdp__seconds(seconds, hundredths * 10), w->attempts, hint);
 }

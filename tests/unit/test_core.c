@@ -506,7 +506,7 @@ TEST(causes_of_failures_are_sentences) {
         {CDP__WHY_LEFT, "; rank 7 has left"},
         {CDP__WHY_CUT,
             "; the host of rank 7 acknowledges nothing that rank 0 sends: it is down, or the "
-            "network between these two hosts delivers nothing"}};
+            "network drops all or large packets"}};
     for (uint32_t i = 0; i < sizeof rows / sizeof *rows; ++i)
         for (uint32_t said = 0; said < 2; ++said) {
             cdp__failure_record r;

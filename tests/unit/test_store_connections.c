@@ -626,7 +626,7 @@ TEST(the_last_question_for_a_name_hides_no_answer) {
     d.connect_timeout_ms = 300;
     ST(cdp_tcp_store_create(&d, &c), CDP_ERR_TIMEOUT);
     TEXT("the name has no address");
-    TEXT("(errno 2)");
+    T(!strstr(cdp_last_error()->text, "No such file"));
 }
 
 static int32_t one_address_in_time(void *user, const char *host, uint16_t port, cdp_addr *out,
@@ -673,7 +673,7 @@ TEST(a_resolver_without_an_answer) {
     d.os = s.os = &os;
     d.connect_timeout_ms = 100;
     ST(cdp_tcp_store_create(&d, &c), CDP_ERR_TIMEOUT);
-    TEXT("the name was not resolved in that time: use an address instead");
+    TEXT("the name was not resolved in that time: use an address");
     TEXT("(errno 11)");
     ST(cdp_store_server_create(&s, &server), CDP_ERR_IO);
     TEXT("no address of the name \"store.example\" was found");

@@ -720,7 +720,8 @@ static void *unacked_main(void *p) {
 TEST(a_network_that_delivers_nothing_is_not_a_process_that_hangs) {
     static const char *const text[] = {"rank 1 does not answer: look at what its process is doing",
         "the host of rank 1 acknowledges nothing that rank 0 sends: it is down, or the network "
-        "between these two hosts delivers nothing"};
+        "drops "
+        "all or large packets"};
     cdp_os os = *cdp_os_default();
     os.net.unanswered_ns = says_unanswered;
     silent_ms = 0;
@@ -733,6 +734,26 @@ TEST(a_network_that_delivers_nothing_is_not_a_process_that_hangs) {
     }
     silent_ms = 0;
 }
+
+#ifdef __linux__
+/* A path that drops large packets alone: old data is acknowledged again and again by what the peer
+   sends, and what was sent is lost with each retransmission, after 200, 400, 800, 1600 ms. */
+TEST(what_a_path_drops_is_not_acknowledged_although_the_peer_sends) {
+    cdp__tcp_info i;
+    memset(&i, 0, sizeof i);
+    i.last_ack_recv = 3;
+    i.rto = 200000;
+    T_EQ(0, cdp__os_unacked_ns(&i));
+    i.retransmits = 4;
+    i.rto = 3200000;
+    T_EQ((3200000 >> 11) * CDP__MS, cdp__os_unacked_ns(&i));
+    i.last_ack_recv = 4000; /* nothing comes at all */
+    T_EQ(4000 * CDP__MS, cdp__os_unacked_ns(&i));
+    i.retransmits = 0; /* a window that is closed, and probes that nobody answers */
+    i.probes = 2;
+    T_EQ(4000 * CDP__MS, cdp__os_unacked_ns(&i));
+}
+#endif
 
 /* No operation was started: links are there only if they were asked for. */
 static void *linked_main(void *p) {
@@ -1336,6 +1357,10 @@ int main(int argc, char **argv) {
         {"links_are_opened_at_the_start_if_asked_for", links_are_opened_at_the_start_if_asked_for,
             20},
         {"a_silent_machine_is_lost", a_silent_machine_is_lost, 20},
+#ifdef __linux__
+        {"what_a_path_drops_is_not_acknowledged_although_the_peer_sends",
+            what_a_path_drops_is_not_acknowledged_although_the_peer_sends, 10},
+#endif
         {"a_network_that_delivers_nothing_is_not_a_process_that_hangs",
             a_network_that_delivers_nothing_is_not_a_process_that_hangs, 20},
         {"a_flood_is_accepted_in_turns", a_flood_is_accepted_in_turns, 20},
