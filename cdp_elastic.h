@@ -96,7 +96,9 @@
 
     TIMES
         timeout_ms of tcp->group   one operation, and the time until each rank calls
-                                   cdp_elastic_next() after a change
+                                   cdp_elastic_next() after a change. At least 10 times the longest
+                                   round trip between a process and the store (a log line at level
+                                   WARN says so): 3000 where that is 300 ms
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
                                    longer is left out, and comes back as a newcomer. Also for a
@@ -147,7 +149,8 @@
         one that has not called cdp_elastic_next() ask it, and its thread answers within settle_ms
         if it lives; then a turn leaves it out.
         A death while the members of a new epoch connect may be noticed at the deadline of that
-        attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
+        attempt alone: 500 ms, 20 ms for each rank and 48 of the longest round trips to the store,
+        twice as long after each attempt that failed, until that is timeout_ms.
         If exactly one rank has committed the last step, the others receive it from there, beside
         what they hold: if that rank dies meanwhile, they go on without that step. Only where they
         have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
@@ -168,7 +171,9 @@
         more than 16 KiB, members also send some of as many bytes: a newcomer to which the state
         would not come within timeout_ms is not taken in. Members lose no step by a newcomer that
         does not reach each of them. If the trial fails, it is tried again, with pauses that grow
-        from 1 s to 32 s, until join_ms: then the error says what failed. If it succeeds,
+        from 1 s to 32 s, until join_ms: then the error says what failed. After an attempt that failed
+        newcomers are tried one by one, the newest and the oldest by turns, so that one that starts
+        again and again keeps no other out. If it succeeds,
         cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
         members to end the epoch; until then it may take its time. Before it asks it calls
         connected(), with a group of itself alone (epoch 0): what takes long when it is done first,
@@ -1037,15 +1042,28 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
 
    A newcomer to a job that runs asks to be tried: it and the members connect beside the epoch, and
    only then it may be taken in, so one that the members cannot reach costs them no step. If an
-   attempt with all that ask fails, each is tried alone, in turn, the newest first. */
+   attempt with all that ask fails, each is tried alone: by turns the newest and the oldest one that
+   was not yet. Not the newest alone: one that starts again before it was tried would have each
+   attempt, and nobody else any. */
 
-/* Lists the members and those that are tried after so many attempts that failed; out->members has
+/* Which of those that ask, the oldest first, has attempt `turn` alone, from 0 on. From the oldest it
+   begins anew again and again, one further each time (0; 0 1; 0 1 2; ...): however many more come
+   meanwhile, each has attempts without end. */
+CDP__PRIVATE uint32_t cdp__elastic_tried_alone(uint32_t turn, uint32_t ask) {
+    uint32_t i = turn / 2, row = 1;
+    if (turn % 2 == 0) return ask - 1 - i % ask;
+    for (; i >= row; ++row)
+        i -= row;
+    return i % ask;
+}
+
+/* Lists the members and those that are tried: all, or those of that attempt alone; out->members has
    room as for cdp__elastic_decide(). False: nobody asks. */
 CDP__PRIVATE bool cdp__elastic_draw_trial(
-    const cdp__elastic_view *v, uint32_t failures, cdp__elastic_decision *out) {
+    const cdp__elastic_view *v, bool alone, uint32_t turn, cdp__elastic_decision *out) {
     const cdp__elastic_decision *old = v->old;
     cdp__elastic_member *const members = out->members;
-    uint32_t r, i, ask = 0, at = 0;
+    uint32_t r, i, ask = 0, at = 0, one = 0;
     memset(out, 0, sizeof *out);
     out->members = members;
     for (r = 0; r < old->size; ++r) {
@@ -1054,9 +1072,10 @@ CDP__PRIVATE bool cdp__elastic_draw_trial(
     }
     for (i = 0; i < v->ticket_count; ++i)
         ask += v->tickets[i].untried && !v->tickets[i].ended;
+    if (ask && alone) one = cdp__elastic_tried_alone(turn, ask);
     for (i = 0; i < v->ticket_count; ++i) {
         if (!v->tickets[i].untried || v->tickets[i].ended) continue;
-        if (failures && ++at != ask - (failures - 1) % ask) continue;
+        if (at++ != one && alone) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
     }
@@ -1405,6 +1424,14 @@ CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint3
     return (CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms) << cdp__min(failures, 5);
 }
 
+/* The same, where operations may take timeout_ms: that bounds how the time grows, and not the first
+   attempt, which needs its round trips. */
+CDP__PRIVATE uint32_t cdp__elastic_attempt_ms(
+    const cdp__elastic_decision *d, uint32_t failures, uint32_t timeout_ms) {
+    const uint32_t least_ms = (uint32_t)cdp__max(timeout_ms, cdp__elastic_init_ms(d, 0));
+    return (uint32_t)cdp__min(cdp__elastic_init_ms(d, failures), least_ms);
+}
+
 /* For how long arrivals are waited for. Between the first arrival and another one are half a round
    trip until the other process reads the alarm, one in which it may finish what it asks now, and
    one in which it arrives; the process that waits needs two to read the arrivals. */
@@ -1701,7 +1728,8 @@ typedef struct cdp__elastic_trial {
     bool leaving;                  /* this process leaves the group */
     uint32_t newcomers;            /* the last ranks of the group */
     cdp_store *store;              /* for it alone; NULL: e->store */
-    uint32_t failures;             /* rank 0: attempts that failed in a row */
+    uint32_t failures;             /* rank 0: attempts that failed since somebody came */
+    uint32_t turn;                 /* rank 0: attempts with one newcomer, while somebody asks */
     uint32_t ticket_count;         /* rank 0: tickets, when it read them last */
     uint64_t due_ns;               /* rank 0: when the next one may begin */
     bool announced;                /* rank 0: its keys are in the store */
@@ -2420,9 +2448,9 @@ CDP__PRIVATE uint64_t cdp__elastic_look_ms(const cdp_elastic *e) {
 /* Long enough for members without threads, which go on in their calls only: nobody waits for it but
    other newcomers. */
 CDP__PRIVATE uint32_t cdp__elastic_trial_ms(const cdp_elastic *e, const cdp__elastic_decision *d) {
-    const uint64_t looks_ms = 2 * (CDP__ELASTIC_SLICE_MS + d->size * 2u);
-    const uint64_t ms = cdp__elastic_init_ms(d, d->cool) + looks_ms + 4ull * e->desc.settle_ms;
-    return (uint32_t)cdp__min(ms, e->store_ms);
+    const uint64_t looks_ms = 2 * (CDP__ELASTIC_SLICE_MS + d->size * 2u) + 4ull * e->desc.settle_ms;
+    return cdp__elastic_attempt_ms(d, d->cool, e->store_ms)
+        + (uint32_t)cdp__min(looks_ms, e->store_ms);
 }
 
 /* How this process connects as `rank` in trial number d->epoch beside epoch k. */
@@ -2690,11 +2718,12 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_call(
     cdp_status st = CDP_OK;
     d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
     if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
-    *asked = cdp__elastic_draw_trial(v, tr->failures, &d);
-    if (!*asked) tr->failures = 0;
+    *asked = cdp__elastic_draw_trial(v, tr->failures > 0, tr->turn, &d);
+    if (!*asked) tr->failures = tr->turn = 0;
     if (*asked && !cdp__elastic_trial_runs(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
         d.epoch = tr->number + 1;
         d.cool = (uint32_t)cdp__min(tr->failures, CDP__ELASTIC_COOL);
+        tr->turn += tr->failures > 0;
         st = cdp__elastic_put_trial(e, k, &d);
         tr->announced = true;
         if (st == CDP_OK) cdp__elastic_trial_begin(e, &d, k);
@@ -5144,7 +5173,7 @@ CDP__PRIVATE void cdp__elastic_init_desc(cdp_elastic *e, const cdp__elastic_deci
     t->connect_all = t->connect_all || d->size <= CDP__ELASTIC_MESH;
     /* All members are here, so connecting takes some round trips. A member that dies now may be
        noticed only at the deadline, so the timeout is short at first, and later ones are longer. */
-    t->init_timeout_ms = (uint32_t)cdp__min(cdp__elastic_init_ms(d, e->failures), e->store_ms);
+    t->init_timeout_ms = cdp__elastic_attempt_ms(d, e->failures, e->store_ms);
 }
 
 #ifdef CDP_NO_FRAMES
@@ -5491,6 +5520,21 @@ CDP__PRIVATE cdp_status cdp__elastic_read_before(
     return st;
 }
 
+#define CDP__ELASTIC_LEAST_TRIPS 10u /* to the store: the least timeout_ms */
+
+/* Connecting takes the round trips that it needs, but an operation or a request to the store has
+   timeout_ms. */
+CDP__PRIVATE CDP__COLD void cdp__elastic_warn_of_time(const cdp_elastic *e) {
+    const uint32_t ms = (uint32_t)cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
+    const uint32_t least_ms = CDP__ELASTIC_LEAST_TRIPS * ms;
+    if (e->tcp.group.timeout_ms >= least_ms) return;
+    cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, -1,
+        "cdp_elastic_create: timeout_ms of tcp->group is %u ms, and a round trip to the store "
+        "takes "
+        "%u ms: operations may time out although nobody has died; make it at least %u",
+        e->tcp.group.timeout_ms, ms, least_ms);
+}
+
 /* Adds a ticket of this process. */
 CDP__PRIVATE cdp_status cdp__elastic_hand_in_as(cdp_elastic *e, cdp__elastic_stage stage) {
     char key[CDP__ELASTIC_KEY];
@@ -5760,6 +5804,7 @@ CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision
     if (e->stage == CDP__ELASTIC_STRANGER) {
         st = cdp__elastic_fresh(e, d);
         e->handed_in = st == CDP_OK;
+        if (st == CDP_OK) cdp__elastic_warn_of_time(e);
 #ifndef CDP_NO_FRAMES
         if (d->epoch) next = CDP__ELASTIC_ASKS;
 #endif

@@ -94,7 +94,9 @@
 
     TIMES
         timeout_ms of tcp->group   one operation, and the time until each rank calls
-                                   cdp_elastic_next() after a change
+                                   cdp_elastic_next() after a change. At least 10 times the longest
+                                   round trip between a process and the store (a log line at level
+                                   WARN says so): 3000 where that is 300 ms
         settle_ms                  a turn waits so long for members of whom nobody knows whether
                                    they live. A process whose machine or network stands still for
                                    longer is left out, and comes back as a newcomer. Also for a
@@ -145,7 +147,8 @@
         one that has not called cdp_elastic_next() ask it, and its thread answers within settle_ms
         if it lives; then a turn leaves it out.
         A death while the members of a new epoch connect may be noticed at the deadline of that
-        attempt alone: 500 ms and 20 ms for each rank, twice as long after each attempt that failed.
+        attempt alone: 500 ms, 20 ms for each rank and 48 of the longest round trips to the store,
+        twice as long after each attempt that failed, until that is timeout_ms.
         If exactly one rank has committed the last step, the others receive it from there, beside
         what they hold: if that rank dies meanwhile, they go on without that step. Only where they
         have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
@@ -166,7 +169,9 @@
         more than 16 KiB, members also send some of as many bytes: a newcomer to which the state
         would not come within timeout_ms is not taken in. Members lose no step by a newcomer that
         does not reach each of them. If the trial fails, it is tried again, with pauses that grow
-        from 1 s to 32 s, until join_ms: then the error says what failed. If it succeeds,
+        from 1 s to 32 s, until join_ms: then the error says what failed. After an attempt that failed
+        newcomers are tried one by one, the newest and the oldest by turns, so that one that starts
+        again and again keeps no other out. If it succeeds,
         cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
         members to end the epoch; until then it may take its time. Before it asks it calls
         connected(), with a group of itself alone (epoch 0): what takes long when it is done first,

@@ -210,7 +210,7 @@ CDP__PRIVATE void cdp__elastic_init_desc(cdp_elastic *e, const cdp__elastic_deci
     t->connect_all = t->connect_all || d->size <= CDP__ELASTIC_MESH;
     /* All members are here, so connecting takes some round trips. A member that dies now may be
        noticed only at the deadline, so the timeout is short at first, and later ones are longer. */
-    t->init_timeout_ms = (uint32_t)cdp__min(cdp__elastic_init_ms(d, e->failures), e->store_ms);
+    t->init_timeout_ms = cdp__elastic_attempt_ms(d, e->failures, e->store_ms);
 }
 
 #ifdef CDP_NO_FRAMES

@@ -127,6 +127,21 @@ CDP__PRIVATE cdp_status cdp__elastic_read_before(
     return st;
 }
 
+#define CDP__ELASTIC_LEAST_TRIPS 10u /* to the store: the least timeout_ms */
+
+/* Connecting takes the round trips that it needs, but an operation or a request to the store has
+   timeout_ms. */
+CDP__PRIVATE CDP__COLD void cdp__elastic_warn_of_time(const cdp_elastic *e) {
+    const uint32_t ms = (uint32_t)cdp__min(e->round_trip_ns / CDP__MS, CDP__ELASTIC_MOST_TRIP_MS);
+    const uint32_t least_ms = CDP__ELASTIC_LEAST_TRIPS * ms;
+    if (e->tcp.group.timeout_ms >= least_ms) return;
+    cdp__log(&e->tcp.group.logger, CDP_LOG_WARN, -1,
+        "cdp_elastic_create: timeout_ms of tcp->group is %u ms, and a round trip to the store "
+        "takes "
+        "%u ms: operations may time out although nobody has died; make it at least %u",
+        e->tcp.group.timeout_ms, ms, least_ms);
+}
+
 /* Adds a ticket of this process. */
 CDP__PRIVATE cdp_status cdp__elastic_hand_in_as(cdp_elastic *e, cdp__elastic_stage stage) {
     char key[CDP__ELASTIC_KEY];
@@ -396,6 +411,7 @@ CDP__PRIVATE cdp_status cdp__elastic_apply(cdp_elastic *e, cdp__elastic_decision
     if (e->stage == CDP__ELASTIC_STRANGER) {
         st = cdp__elastic_fresh(e, d);
         e->handed_in = st == CDP_OK;
+        if (st == CDP_OK) cdp__elastic_warn_of_time(e);
 #ifndef CDP_NO_FRAMES
         if (d->epoch) next = CDP__ELASTIC_ASKS;
 #endif

@@ -196,15 +196,28 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
 
    A newcomer to a job that runs asks to be tried: it and the members connect beside the epoch, and
    only then it may be taken in, so one that the members cannot reach costs them no step. If an
-   attempt with all that ask fails, each is tried alone, in turn, the newest first. */
+   attempt with all that ask fails, each is tried alone: by turns the newest and the oldest one that
+   was not yet. Not the newest alone: one that starts again before it was tried would have each
+   attempt, and nobody else any. */
 
-/* Lists the members and those that are tried after so many attempts that failed; out->members has
+/* Which of those that ask, the oldest first, has attempt `turn` alone, from 0 on. From the oldest it
+   begins anew again and again, one further each time (0; 0 1; 0 1 2; ...): however many more come
+   meanwhile, each has attempts without end. */
+CDP__PRIVATE uint32_t cdp__elastic_tried_alone(uint32_t turn, uint32_t ask) {
+    uint32_t i = turn / 2, row = 1;
+    if (turn % 2 == 0) return ask - 1 - i % ask;
+    for (; i >= row; ++row)
+        i -= row;
+    return i % ask;
+}
+
+/* Lists the members and those that are tried: all, or those of that attempt alone; out->members has
    room as for cdp__elastic_decide(). False: nobody asks. */
 CDP__PRIVATE bool cdp__elastic_draw_trial(
-    const cdp__elastic_view *v, uint32_t failures, cdp__elastic_decision *out) {
+    const cdp__elastic_view *v, bool alone, uint32_t turn, cdp__elastic_decision *out) {
     const cdp__elastic_decision *old = v->old;
     cdp__elastic_member *const members = out->members;
-    uint32_t r, i, ask = 0, at = 0;
+    uint32_t r, i, ask = 0, at = 0, one = 0;
     memset(out, 0, sizeof *out);
     out->members = members;
     for (r = 0; r < old->size; ++r) {
@@ -213,9 +226,10 @@ CDP__PRIVATE bool cdp__elastic_draw_trial(
     }
     for (i = 0; i < v->ticket_count; ++i)
         ask += v->tickets[i].untried && !v->tickets[i].ended;
+    if (ask && alone) one = cdp__elastic_tried_alone(turn, ask);
     for (i = 0; i < v->ticket_count; ++i) {
         if (!v->tickets[i].untried || v->tickets[i].ended) continue;
-        if (failures && ++at != ask - (failures - 1) % ask) continue;
+        if (at++ != one && alone) continue;
         cdp__elastic_add(out, v->tickets[i].id, CDP__ELASTIC_NEW, false);
         out->members[out->size - 1].round_trip_ms = (uint16_t)v->tickets[i].round_trip_ms;
     }

@@ -107,7 +107,8 @@ typedef struct cdp__elastic_trial {
     bool leaving;                  /* this process leaves the group */
     uint32_t newcomers;            /* the last ranks of the group */
     cdp_store *store;              /* for it alone; NULL: e->store */
-    uint32_t failures;             /* rank 0: attempts that failed in a row */
+    uint32_t failures;             /* rank 0: attempts that failed since somebody came */
+    uint32_t turn;                 /* rank 0: attempts with one newcomer, while somebody asks */
     uint32_t ticket_count;         /* rank 0: tickets, when it read them last */
     uint64_t due_ns;               /* rank 0: when the next one may begin */
     bool announced;                /* rank 0: its keys are in the store */

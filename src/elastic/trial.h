@@ -112,9 +112,9 @@ CDP__PRIVATE uint64_t cdp__elastic_look_ms(const cdp_elastic *e) {
 /* Long enough for members without threads, which go on in their calls only: nobody waits for it but
    other newcomers. */
 CDP__PRIVATE uint32_t cdp__elastic_trial_ms(const cdp_elastic *e, const cdp__elastic_decision *d) {
-    const uint64_t looks_ms = 2 * (CDP__ELASTIC_SLICE_MS + d->size * 2u);
-    const uint64_t ms = cdp__elastic_init_ms(d, d->cool) + looks_ms + 4ull * e->desc.settle_ms;
-    return (uint32_t)cdp__min(ms, e->store_ms);
+    const uint64_t looks_ms = 2 * (CDP__ELASTIC_SLICE_MS + d->size * 2u) + 4ull * e->desc.settle_ms;
+    return cdp__elastic_attempt_ms(d, d->cool, e->store_ms)
+        + (uint32_t)cdp__min(looks_ms, e->store_ms);
 }
 
 /* How this process connects as `rank` in trial number d->epoch beside epoch k. */
@@ -382,11 +382,12 @@ CDP__PRIVATE cdp_status cdp__elastic_trial_call(
     cdp_status st = CDP_OK;
     d.members = (cdp__elastic_member *)cdp__alloc(e->os, room * sizeof *d.members);
     if (!d.members) return cdp__fail_nomem("a list of members", room * sizeof *d.members);
-    *asked = cdp__elastic_draw_trial(v, tr->failures, &d);
-    if (!*asked) tr->failures = 0;
+    *asked = cdp__elastic_draw_trial(v, tr->failures > 0, tr->turn, &d);
+    if (!*asked) tr->failures = tr->turn = 0;
     if (*asked && !cdp__elastic_trial_runs(e) && cdp__elastic_now_ns(e) >= tr->due_ns) {
         d.epoch = tr->number + 1;
         d.cool = (uint32_t)cdp__min(tr->failures, CDP__ELASTIC_COOL);
+        tr->turn += tr->failures > 0;
         st = cdp__elastic_put_trial(e, k, &d);
         tr->announced = true;
         if (st == CDP_OK) cdp__elastic_trial_begin(e, &d, k);

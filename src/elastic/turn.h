@@ -40,6 +40,14 @@ CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint3
     return (CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms) << cdp__min(failures, 5);
 }
 
+/* The same, where operations may take timeout_ms: that bounds how the time grows, and not the first
+   attempt, which needs its round trips. */
+CDP__PRIVATE uint32_t cdp__elastic_attempt_ms(
+    const cdp__elastic_decision *d, uint32_t failures, uint32_t timeout_ms) {
+    const uint32_t least_ms = (uint32_t)cdp__max(timeout_ms, cdp__elastic_init_ms(d, 0));
+    return (uint32_t)cdp__min(cdp__elastic_init_ms(d, failures), least_ms);
+}
+
 /* For how long arrivals are waited for. Between the first arrival and another one are half a round
    trip until the other process reads the alarm, one in which it may finish what it asks now, and
    one in which it arrives; the process that waits needs two to read the arrivals. */

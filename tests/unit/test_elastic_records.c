@@ -318,6 +318,76 @@ TEST(times_grow_with_the_longest_round_trip) {
     T_EQ(200 + 300 * CDP__ELASTIC_SETTLE_TRIPS, cdp__elastic_settle_ms(&d, 200));
 }
 
+/* timeout_ms is shorter than a start over long round trips takes. */
+TEST(a_first_attempt_to_connect_has_its_round_trips) {
+    cdp__elastic_member m = {.round_trip_ms = 300};
+    cdp__elastic_decision d = {.members = &m, .size = 1};
+    const uint32_t first = 520 + 300 * CDP__ELASTIC_INIT_TRIPS;
+    cdp_elastic e;
+    cdp_tcp_desc t;
+    char job[CDP__ELASTIC_KEY];
+    memset(&e, 0, sizeof e);
+    e.store_ms = e.tcp.group.timeout_ms = 4000;
+    e.desc.settle_ms = 200;
+    cdp__elastic_init_desc(&e, &d, 0, job, &t);
+    T_EQ(first, t.init_timeout_ms);
+    T(cdp__elastic_trial_ms(&e, &d) > first);
+    e.failures = d.cool = 4; /* later ones have no more than that */
+    cdp__elastic_init_desc(&e, &d, 0, job, &t);
+    T_EQ(first, t.init_timeout_ms);
+    m.round_trip_ms = 0;
+    cdp__elastic_init_desc(&e, &d, 0, job, &t);
+    T_EQ(4000, t.init_timeout_ms);
+    T(cdp__elastic_trial_ms(&e, &d) <= 8000);
+}
+
+static char time_warning[300];
+static void keep_warning(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    (void)rank;
+    (void)user;
+    if (level == CDP_LOG_WARN) cdp__format(time_warning, sizeof time_warning, "%s", text);
+}
+
+TEST(a_timeout_of_few_round_trips_is_warned_of) {
+    cdp_elastic e;
+    memset(&e, 0, sizeof e);
+    e.tcp.group.logger.func = keep_warning;
+    e.tcp.group.timeout_ms = 3000;
+    e.round_trip_ns = 300 * CDP__MS;
+    cdp__elastic_warn_of_time(&e);
+    T(!time_warning[0]);
+    e.tcp.group.timeout_ms = 2999;
+    cdp__elastic_warn_of_time(&e);
+    T_TEXT("timeout_ms of tcp->group is 2999 ms, and a round trip to the store takes 300 ms",
+        time_warning);
+    T_TEXT("make it at least 3000", time_warning);
+}
+
+/* Processes 1, 2 and 3 ask. Then number 9 ends and comes again before each attempt, and no store
+   says that it has ended: the others are tried all the same, again and again. */
+TEST(a_newcomer_that_starts_again_and_again_keeps_no_other_out) {
+    static cdp__elastic_ticket tickets[400];
+    static cdp__elastic_member members[401];
+    cdp__elastic_decision none = {.epoch = 3}, d = {.members = members};
+    cdp__elastic_view v = {.old = &none, .tickets = tickets};
+    uint32_t tried[10] = {0};
+    for (v.ticket_count = 3; v.ticket_count < 400; ++v.ticket_count) {
+        const uint32_t turn = v.ticket_count - 3;
+        for (uint32_t i = v.ticket_count == 3 ? 0 : v.ticket_count - 1; i < v.ticket_count; ++i) {
+            tickets[i].untried = tickets[i].asks = true;
+            tickets[i].id[0] = (uint8_t)(i < 3 ? i + 1 : 9);
+        }
+        T(cdp__elastic_draw_trial(&v, true, turn, &d));
+        T_EQ(1, d.size);
+        ++tried[members[0].id[0]];
+    }
+    for (uint32_t i = 1; i <= 3; ++i)
+        test_check(tried[i] >= 15, __FILE__, __LINE__, "%u was tried %u times", i, tried[i]);
+    T(tried[9] >= 150); /* nor do they keep it out */
+    T(cdp__elastic_draw_trial(&v, false, 0, &d));
+    T_EQ(399, d.size); /* together */
+}
+
 TEST(decisions_come_back_and_nothing_else_does) {
     uint64_t state = 2;
     for (uint32_t round = 0; round < 300; ++round) {
@@ -680,6 +750,12 @@ int main(int argc, char **argv) {
             jobs_with_long_names_meet_at_places_of_their_own, 5},
         {"questions_of_other_newcomers_are_told_apart", questions_of_other_newcomers_are_told_apart,
             10},
+        {"a_first_attempt_to_connect_has_its_round_trips",
+            a_first_attempt_to_connect_has_its_round_trips, 10},
+        {"a_timeout_of_few_round_trips_is_warned_of", a_timeout_of_few_round_trips_is_warned_of,
+            10},
+        {"a_newcomer_that_starts_again_and_again_keeps_no_other_out",
+            a_newcomer_that_starts_again_and_again_keeps_no_other_out, 10},
         {"times_grow_with_the_longest_round_trip", times_grow_with_the_longest_round_trip, 10},
         {"records_come_back_and_nothing_else_does", records_come_back_and_nothing_else_does, 10},
         {"decisions_come_back_and_nothing_else_does", decisions_come_back_and_nothing_else_does,
