@@ -171,9 +171,9 @@
         more than 16 KiB, members also send some of as many bytes: a newcomer to which the state
         would not come within timeout_ms is not taken in. Members lose no step by a newcomer that
         does not reach each of them. If the trial fails, it is tried again, with pauses that grow
-        from 1 s to 32 s, until join_ms: then the error says what failed. After an attempt that failed
+        from 1 s to 32 s, until join_ms: then the error says what failed. After a failure
         newcomers are tried one by one, the newest and the oldest by turns, so that one that starts
-        again and again keeps no other out. If it succeeds,
+        again and again keeps no other out. If the trial succeeds,
         cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
         members to end the epoch; until then it may take its time. Before it asks it calls
         connected(), with a group of itself alone (epoch 0): what takes long when it is done first,
@@ -1044,10 +1044,10 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
    only then it may be taken in, so one that the members cannot reach costs them no step. If an
    attempt with all that ask fails, each is tried alone: by turns the newest and the oldest one that
    was not yet. Not the newest alone: one that starts again before it was tried would have each
-   attempt, and nobody else any. */
+   attempt. */
 
-/* Which of those that ask, the oldest first, has attempt `turn` alone, from 0 on. From the oldest it
-   begins anew again and again, one further each time (0; 0 1; 0 1 2; ...): however many more come
+/* Which of those that ask, the oldest first, has attempt `turn` alone, from 0 on. The oldest is
+   first again and again, one further each time (0; 0 1; 0 1 2; ...): however many more come
    meanwhile, each has attempts without end. */
 CDP__PRIVATE uint32_t cdp__elastic_tried_alone(uint32_t turn, uint32_t ask) {
     uint32_t i = turn / 2, row = 1;

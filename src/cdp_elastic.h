@@ -169,9 +169,9 @@
         more than 16 KiB, members also send some of as many bytes: a newcomer to which the state
         would not come within timeout_ms is not taken in. Members lose no step by a newcomer that
         does not reach each of them. If the trial fails, it is tried again, with pauses that grow
-        from 1 s to 32 s, until join_ms: then the error says what failed. After an attempt that failed
+        from 1 s to 32 s, until join_ms: then the error says what failed. After a failure
         newcomers are tried one by one, the newest and the oldest by turns, so that one that starts
-        again and again keeps no other out. If it succeeds,
+        again and again keeps no other out. If the trial succeeds,
         cdp_elastic_create() returns there, and the next cdp_elastic_next() of the newcomer asks the
         members to end the epoch; until then it may take its time. Before it asks it calls
         connected(), with a group of itself alone (epoch 0): what takes long when it is done first,

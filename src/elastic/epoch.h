@@ -198,10 +198,10 @@ CDP__PRIVATE void cdp__elastic_take_in(const cdp__elastic_view *v, cdp__elastic_
    only then it may be taken in, so one that the members cannot reach costs them no step. If an
    attempt with all that ask fails, each is tried alone: by turns the newest and the oldest one that
    was not yet. Not the newest alone: one that starts again before it was tried would have each
-   attempt, and nobody else any. */
+   attempt. */
 
-/* Which of those that ask, the oldest first, has attempt `turn` alone, from 0 on. From the oldest it
-   begins anew again and again, one further each time (0; 0 1; 0 1 2; ...): however many more come
+/* Which of those that ask, the oldest first, has attempt `turn` alone, from 0 on. The oldest is
+   first again and again, one further each time (0; 0 1; 0 1 2; ...): however many more come
    meanwhile, each has attempts without end. */
 CDP__PRIVATE uint32_t cdp__elastic_tried_alone(uint32_t turn, uint32_t ask) {
     uint32_t i = turn / 2, row = 1;
