@@ -13034,6 +13034,7 @@ typedef struct cdp__world {
     bool stop;              /* the progress thread must end */
     bool follows;           /* some operation was to follow a work, which may be another group's */
     bool control_queued;    /* some port has control messages to send */
+    bool untold;            /* a failed group has peers that were not connected in time */
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
     bool cut;               /* this poll ended at its budget, and there is more to do */
@@ -15685,6 +15686,41 @@ CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
     return more;
 }
 
+#ifndef CDP_NO_GROUPS
+/* The same for a peer that is connected only after that time: its operation would wait until its
+   deadline. A message to it of which nothing was sent is taken back, since its memory belongs to
+   the caller again; after a part of one, nothing may follow. */
+CDP__PRIVATE void cdp__group_report_late(cdp_group *g, uint32_t p) {
+    const uint32_t peer = g->streams[p].peer;
+    cdp__port *port = &g->w->ports[peer];
+    const cdp__flow *flow = g->messages.active;
+    while (flow && port->tx_stream != &flow->s)
+        flow = flow->next_active;
+    if ((flow || port->tx_stream == &g->streams[p]) && port->tx_head_left == CDP__HEAD_BYTES)
+        cdp__port_abandon(port);
+    if (!port->tx_stream) cdp__group_send_cause(g, p);
+}
+
+/* Links have come up, perhaps. Tells those peers of failed groups that could not be told before. */
+CDP__PRIVATE CDP__COLD void cdp__world_report_late(cdp__world *w) {
+    cdp_group *g;
+    uint32_t p;
+    w->untold = false;
+    for (g = w->groups; g; g = g->next) {
+        if (g->health != CDP__FAILED || g->failure.settle_ns != CDP__NEVER) continue;
+        for (p = 0; p < g->desc.world_size; ++p) {
+            cdp__peer *peer = &g->peers[p];
+            if (p == g->desc.rank || (peer->used && !peer->report_due)) continue;
+            if (cdp__group_linked(g, p)) {
+                peer->used = peer->report_due = true;
+                cdp__group_report_late(g, p);
+            }
+            w->untold |= peer->report_due || !peer->used;
+        }
+    }
+}
+#endif
+
 /* ---- >>failure/spread: how a failure becomes an error on all ranks --------------------------- */
 
 /* Knows: groups, streams. Promises: local failures become events of >>failure/blame, and its
@@ -16082,6 +16118,9 @@ CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, 
 CDP__PRIVATE void cdp__group_reported(cdp_group *g) {
     if (g->failure.settle_ns == CDP__NEVER) return;
     g->failure.settle_ns = CDP__NEVER;
+#ifndef CDP_NO_GROUPS
+    g->w->untold = true;
+#endif
     cdp__group_dump_failed(g);
     if (!cdp__group_parent(g))
         cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);
@@ -17845,6 +17884,9 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
     if (m->transport.wait(m->transport.self, lock, deadline_ns) != CDP_OK)
         cdp__world_wait_failed(m);
     m->sleeping = false;
+#ifndef CDP_NO_GROUPS
+    if (m->untold) cdp__world_report_late(m);
+#endif
 }
 
 /* At the beginning of a poll with a budget: lets the transport report what has arrived. */

@@ -464,8 +464,8 @@ typedef struct cdp_shrink_desc {
     /* how long to wait for ranks that may be alive or dead, in ms (default: 500; it should be less
        than timeout_ms of the group). A rank that comes later is left out, and told so. Ranks that
        are inside an operation notice a failure up to 350 ms after each other; those that compute
-       notice it at their next one. A rank that has not yet exchanged anything with those that
-       noticed it may wait until its operation times out: then it is left out */
+       notice it at their next one. A rank that is not connected to those that noticed it is told
+       when it connects to one of them */
     uint32_t settle_ms;
     uint32_t min_ranks; /* with fewer it waits, at most timeout_ms of the group (default: 1) */
     uint64_t step;      /* any number: the others get it */

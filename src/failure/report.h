@@ -191,4 +191,40 @@ CDP__PRIVATE bool cdp__group_reporting(cdp_group *g, uint64_t now) {
     return more;
 }
 
+#ifndef CDP_NO_GROUPS
+/* The same for a peer that is connected only after that time: its operation would wait until its
+   deadline. A message to it of which nothing was sent is taken back, since its memory belongs to
+   the caller again; after a part of one, nothing may follow. */
+CDP__PRIVATE void cdp__group_report_late(cdp_group *g, uint32_t p) {
+    const uint32_t peer = g->streams[p].peer;
+    cdp__port *port = &g->w->ports[peer];
+    const cdp__flow *flow = g->messages.active;
+    while (flow && port->tx_stream != &flow->s)
+        flow = flow->next_active;
+    if ((flow || port->tx_stream == &g->streams[p]) && port->tx_head_left == CDP__HEAD_BYTES)
+        cdp__port_abandon(port);
+    if (!port->tx_stream) cdp__group_send_cause(g, p);
+}
+
+/* Links have come up, perhaps. Tells those peers of failed groups that could not be told before. */
+CDP__PRIVATE CDP__COLD void cdp__world_report_late(cdp__world *w) {
+    cdp_group *g;
+    uint32_t p;
+    w->untold = false;
+    for (g = w->groups; g; g = g->next) {
+        if (g->health != CDP__FAILED || g->failure.settle_ns != CDP__NEVER) continue;
+        for (p = 0; p < g->desc.world_size; ++p) {
+            cdp__peer *peer = &g->peers[p];
+            if (p == g->desc.rank || (peer->used && !peer->report_due)) continue;
+            if (cdp__group_linked(g, p)) {
+                peer->used = peer->report_due = true;
+                cdp__group_report_late(g, p);
+            }
+            w->untold |= peer->report_due || !peer->used;
+        }
+    }
+}
+#endif
+
 #endif /* CDP_SRC_FAILURE_REPORT_H */
+

@@ -419,6 +419,9 @@ CDP__PRIVATE CDP__COLD bool cdp__world_on_control(cdp__world *w, uint32_t peer, 
 CDP__PRIVATE void cdp__group_reported(cdp_group *g) {
     if (g->failure.settle_ns == CDP__NEVER) return;
     g->failure.settle_ns = CDP__NEVER;
+#ifndef CDP_NO_GROUPS
+    g->w->untold = true;
+#endif
     cdp__group_dump_failed(g);
     if (!cdp__group_parent(g))
         cdp__domain_step(g->w, g, CDP__FAILURE_DELIVERED, g->w->rank, NULL, false);

@@ -157,6 +157,9 @@ CDP__PRIVATE void cdp__world_wait(cdp__world *m, cdp_lock *lock, uint64_t deadli
     if (m->transport.wait(m->transport.self, lock, deadline_ns) != CDP_OK)
         cdp__world_wait_failed(m);
     m->sleeping = false;
+#ifndef CDP_NO_GROUPS
+    if (m->untold) cdp__world_report_late(m);
+#endif
 }
 
 /* At the beginning of a poll with a budget: lets the transport report what has arrived. */
