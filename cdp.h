@@ -12405,20 +12405,46 @@ CDP__PRIVATE CDP__COLD uint32_t cdp__failure_adopt(cdp__failure *f, const cdp__f
     return cdp__failure_publish(f, v);
 }
 
+/* True if this rank yields to a record that blames it: it did before, or it was cut off and can be
+   reached again. Then it has only its own word for it that another rank does not answer, and
+   several ranks say so of this one. (Not where a build leaves out what explains failures.) */
+CDP__PRIVATE bool cdp__failure_yields(const cdp__failure *f, const cdp__failure_domain *d) {
+#ifdef CDP_NO_RECORDER
+    (void)f;
+    (void)d;
+    return false;
+#else
+    const cdp__endpoint *own = &d->record.end;
+    uint32_t i, votes = 0;
+    if (own->named == (int32_t)f->rank) return true;
+    if (!cdp__endpoint_silent(own) && own->why != CDP__WHY_AWAITED) return false;
+    for (i = 1; i < f->report_room; ++i) {
+        const cdp__failure_report *w = &f->reports[i];
+        votes += w->used && w->record.end.named == (int32_t)f->rank
+            && w->record.observer == (int32_t)w->rank;
+    }
+    return votes > 1;
+#endif
+}
+
 /* Of two records of one timeout, the one with more corrections is right. A record that blames
    this rank, although another rank keeps it waiting, is answered with one more correction. */
 CDP__PRIVATE CDP__COLD uint32_t cdp__failure_revise(cdp__failure *f, const cdp__failure_event *v) {
     cdp__failure_domain *d = v->domain;
     cdp__failure_record r = *v->record;
-    const bool newer = r.corrections > d->record.corrections;
+    const bool newer = r.corrections > d->record.corrections, yields = cdp__failure_yields(f, d);
     if (d->record.status != CDP_ERR_TIMEOUT || r.status != CDP_ERR_TIMEOUT) return 0;
     if (!newer && (r.end.named != (int32_t)f->rank || d->record.end.named == (int32_t)f->rank))
         return 0;
     if (!newer) {
         if (d->record.corrections >= f->world_size || d->record.corrections == UINT8_MAX) return 0;
-        d->record.corrections = (uint8_t)(cdp__max(d->record.corrections, r.corrections) + 1);
+        r.corrections = (uint8_t)(cdp__max(d->record.corrections, r.corrections) + 1);
+        if (yields)
+            cdp__failure_set_cause(d, &r);
+        else
+            d->record.corrections = r.corrections;
     } else {
-        (void)cdp__failure_correct(f, &r, v);
+        if (!yields) (void)cdp__failure_correct(f, &r, v);
         cdp__failure_set_cause(d, &r);
     }
     return cdp__failure_publish(f, v);
