@@ -227,4 +227,3 @@ CDP__PRIVATE CDP__COLD void cdp__world_report_late(cdp__world *w) {
 #endif
 
 #endif /* CDP_SRC_FAILURE_REPORT_H */
-

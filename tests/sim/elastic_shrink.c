@@ -68,9 +68,7 @@ static struct {
     char wrong[900];
 } x;
 
-static struct {
-    uint64_t worlds, groups, left_out, lost;
-} total;
+static struct { uint64_t worlds, groups, left_out, lost; } total;
 
 static bool trace; /* of the last run of a seed */
 #include "worlds.h"
