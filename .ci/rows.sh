@@ -4,6 +4,9 @@
 #   KIND | NAME | SECONDS | NEEDS | COMMAND
 #   END
 #
+# AT-A-TIME 1: nothing runs beside it. Otherwise rows begin as soon as there is room, also while some of the block before
+# still run: no core waits for the last row of a block.
+#
 # KIND     check: the exit code decides. suite: ends with "N passed, N failed". suites: the same, and it runs by itself
 #          again what failed. info: it is shown, and decides nothing.
 # SECONDS  on two idle cores. A row for which there is no time is a SKIP; with "-" it runs in any case.
@@ -75,14 +78,44 @@ lacks() { # NEEDS: prints what is missing of them
     done
 }
 trim() { sed 's/^ *//; s/ *$//' <<< "$1"; }
-number=0
+# Rows that run beside others say all they have to say when they end.
+number=0 names=()
+declare -A row_of=() # by process
+count() { # NUMBER
+    local p f seconds
+    if ! read -r p f seconds 2> /dev/null < "$BUILD/rows/$1.sum"; then
+        p=0 f=1 seconds=0
+        report "${names[$1]}" 'it did not come to its end' "$BUILD/rows/$1.txt" >> "$CI_REPORT"
+    fi
+    passed=$((passed + p)) failed=$((failed + f))
+    took[$1]="$seconds ${names[$1]}"
+}
+one_ends() {
+    local pid i
+    wait -n -p pid "${!row_of[@]}"
+    i=${row_of[$pid]}
+    unset "row_of[$pid]"
+    cat "$BUILD/rows/$i.said"
+    count "$i"
+}
+# Limits of time of what runs here without run_all.sh, as that has them: the slower and busier the machine, the longer.
+scale_of() { # AT-A-TIME
+    local load
+    read -r load _ < /proc/loadavg 2> /dev/null || load=0
+    awk -v pace="$pace" -v many="$1" -v load="$load" -v cores="$JOBS" 'BEGIN {
+        if (load < many) load = many
+        s = int(pace * load / cores / 100 + 0.99)
+        printf "%d", s < 1 ? 1 : s > 20 ? 20 : s }'
+}
+until_left() { while [ ${#row_of[@]} -gt "$1" ]; do one_ends; done; }
 rows() {
-    local kind name seconds needs command missing begun=() names=() i p f
+    local kind name seconds needs command missing
+    [ "$2" -gt 1 ] || until_left 0
     say "$1"
     while IFS='|' read -r kind name seconds needs command; do
         kind=$(trim "$kind") name=$(trim "$name") seconds=$(trim "$seconds")
         [ -n "$kind" ] || continue
-        while [ "$(jobs -rp | wc -l)" -ge "$2" ]; do wait -n; done
+        until_left $(($2 - 1))
         number=$((number + 1))
         missing=$(lacks "$needs")
         if [ -n "$missing" ]; then
@@ -90,20 +123,17 @@ rows() {
         elif [ "$seconds" != - ] && [ $((seconds * pace / 100)) -gt "$(left)" ]; then
             echo "SKIP $name: it takes about $((seconds * pace / 100)) s on this machine, and $(left) s of $limit s are left"
         else
-            begun+=("$number") names[number]=$name
-            if [ "$2" = 1 ]; then (row $number "$kind" "$name" "$command")
-            else row $number "$kind" "$name" "$command" > "$BUILD/rows/$number.said" 2>&1 & fi
+            names[number]=$name
+            export TEST_SCALE
+            TEST_SCALE=$(scale_of "$2")
+            if [ "$2" = 1 ]; then
+                (row $number "$kind" "$name" "$command") < /dev/null
+                count $number
+            else
+                row $number "$kind" "$name" "$command" > "$BUILD/rows/$number.said" 2>&1 &
+                row_of[$!]=$number
+            fi
         fi
-    done
-    wait
-    for i in "${begun[@]}"; do
-        [ "$2" = 1 ] || cat "$BUILD/rows/$i.said"
-        if ! read -r p f seconds 2> /dev/null < "$BUILD/rows/$i.sum"; then
-            p=0 f=1 seconds=0
-            report "${names[i]}" 'it did not come to its end' "$BUILD/rows/$i.txt" >> "$CI_REPORT"
-        fi
-        passed=$((passed + p)) failed=$((failed + f))
-        took[i]="$seconds ${names[i]}"
     done
 }
 # As long as this row of SECONDS took longer here, everything else will.
@@ -116,6 +146,7 @@ pace_from() { # NAME SECONDS
 }
 finish() {
     local unsteady
+    until_left 0
     unsteady=$(grep -ac '^unsteady: ' "$CI_REPORT")
     if [ "$unsteady" -gt 3 ]; then
         failed=$((failed + 1))
