@@ -38,7 +38,7 @@ for name in EAGAIN EWOULDBLOCK EINTR EINVAL ENOMEM EPIPE EIO EMFILE ENFILE EPROT
 done > "$work/libc/errno.h"
 printf '#define CDP_NO_OS\n#define CDP_NO_LOG_STRINGS\n#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/board.c"
 for target in riscv32-unknown-elf wasm32-unknown-unknown; do
-    if clang --target=$target -std=gnu11 -ffreestanding -nostdlibinc -Wall -Werror -Wno-unused-function -isystem "$work/libc" -I. -Os \
+    if clang --target=$target -std=gnu11 -ffreestanding -nostdlibinc -Wall -Werror -Wno-unused-function -isystem "$work/libc" -I. -O0 \
         -c "$work/board.c" -o "$work/board.o" > "$work/out" 2>&1 && [ "$(wc -c < "$work/board.o")" -gt 50000 ]; then
         passed=$((passed + 1))
         echo "ok freestanding $target"
