@@ -212,9 +212,12 @@ LINKED  := $(filter-out $(OWN) $(PARTLY) %_no_threads,$(PROGRAMS:sim=sim_main)) 
 $(eval $(call PROGRAM_RULES,test,$(CC) $(CFLAGS),$$(call level,$(BUSY),-O2$$(call level,libcdp, -fno-var-tracking-assignments),$$(call level,$(SLOW),-O1 -fno-inline,-O0)),$(SLOW)))
 # gcc needs longer to optimise a program with AddressSanitizer and UBSan in it than most of them run: only these are worth it.
 ASAN_SLOW := libcdp sim_main scripts linear test_table test_ddp_model test_ddp_hooks test_train_text test_dtensor_plans
-$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all,$$(call level,$(ASAN_SLOW),-O1 -fno-inline,-O0),$(ASAN_SLOW)))
+$(eval $(call PROGRAM_RULES,asan,$(CC) $(CFLAGS) -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=all,$$(call level,$(ASAN_SLOW),-O1 -fno-inline$$(call level,libcdp, -fno-var-tracking-assignments),-O0),$(ASAN_SLOW)))
 $(eval $(call PROGRAM_RULES,strict,$(CC) $(CFLAGS) -DTEST_STRICT,$$(call level,libcdp,-O2,-O0),))
-$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -fsanitize=thread,$$(call level,test_tcp test_small_build,-O0,-O1 -fno-inline),%))
+# A test calls the library, which is optimised, and gcc needs four times as long to optimise it. These compute themselves,
+# or compile the library.
+TSAN_SLOW := libcdp test_train_text test_ddp_hooks test_memory test_lend $(filter-out test_small_build test_tcp,$(OWN) $(PARTLY))
+$(eval $(call PROGRAM_RULES,tsan,$(CC) $(CFLAGS) -fsanitize=thread,$$(call level,$(TSAN_SLOW),-O1 -fno-inline$$(call level,libcdp, -fno-var-tracking-assignments),-O0),$(TSAN_SLOW)))
 .SECONDARY:
 
 $(BUILD)/bench/%: tests/bench/%.c $(HEADERS)
@@ -314,7 +317,7 @@ sim-hour: $(SIM:%=$(BUILD)/test/%)
 STILL = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 ALONE := test_ddp_model test_exec test_hostile test_mistakes test_mem test_mem_files test_mem_random test_mem_record \
          test_dtensor_rules test_dtensor_plans test_failure test_telling test_reduce test_sampler test_arguments \
-         test_precision test_optimizers test_frame
+         test_precision test_optimizers test_frame test_pipeline
 THREADED := $(filter-out $(ALONE),$(UNIT) $(PROCS) $(NCCL) $(MEM) $(DTENSOR))
 sanitize: export ASAN_OPTIONS := allocator_may_return_null=1
 sanitize: export TSAN_OPTIONS := allocator_may_return_null=1
@@ -325,7 +328,7 @@ sanitize-asan: $(ASANED:%=$(BUILD)/asan/%)
 sanitize-tsan: $(THREADED:%=$(BUILD)/tsan/%)
 	@LANES='$(LANES)' $(RUN) $(BUILD)/logs/sanitize $(call SAN_SUITES,tsan,$(THREADED),$(STILL))
 # The one compiles while the other's tests run. What each says is seen as it says it.
-sanitize: $(BUILD)/tsan/libcdp.a
+sanitize: $(THREADED:%=$(BUILD)/tsan/%)
 	@mkdir -p $(BUILD)/logs/sanitize
 	@for kind in tsan asan; do \
 	    { $(MAKE) --no-print-directory sanitize-$$kind 2>&1; echo $$? > $(BUILD)/logs/$$kind.rc; } | tee $(BUILD)/logs/$$kind.txt & \
