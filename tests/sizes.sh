@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Text and data of the headers as a release is built (-DNDEBUG), and the parts that have most of it; the build for a board
 # has a limit, the others are reported. And how long they take to compile for each line, beside other large single files where there are any (SQLITE_C, MINIAUDIO_H: their paths).
-# sizes.sh BUILD [table]; `table`: also what each define leaves out, which takes some minutes. Ends with
-# "N passed, N failed".
+# sizes.sh BUILD [table|limits]; `table`: also what each define leaves out, which takes some minutes; `limits`: not what
+# each header adds to cdp.h, which is for readers. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/.." || exit 1
 export LC_ALL=C
@@ -125,11 +125,15 @@ for flags in -O2 "-O2 ${LESS/ -DCDP_NO_ENV/}" "${SMALLEST/ -DCDP_NO_ENV/}" "${SM
         echo "INFO the program in the head of cdp.h with CDP_STATIC, $(tr ' ' '\n' <<< "$flags" | grep -v CDP_ | xargs)$([[ $flags = *CDP_* ]] && echo ' and all that can be left out'): $(bytes_of "$work/x.o") bytes"
 done
 # What a header adds to cdp.h, whose implementation it brings along.
-of_core=$(printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/x.c" && measure -O2)
-for h in cdp_rpc cdp_elastic cdp_dtensor cdp_checkpoint cdp_pipeline cdp_mem cdp_fsdp cdp_nccl cdp_launch; do
-    printf '#define CDP_IMPLEMENTATION\n#include "%s.h"\n' $h > "$work/x.c"
-    echo "INFO $h.h at -O2: $(($(measure -O2) - of_core)) bytes of text and data beside the $of_core of cdp.h (of cdp_elastic.h and cdp_launch.h, cdp_tcp.h and cdp_store.h are part, of cdp_checkpoint.h, cdp_dtensor.h)"
-done
+each_header() {
+    local of_core h
+    of_core=$(printf '#define CDP_IMPLEMENTATION\n#include "cdp.h"\n' > "$work/x.c" && measure -O2)
+    for h in cdp_rpc cdp_elastic cdp_dtensor cdp_checkpoint cdp_pipeline cdp_mem cdp_fsdp cdp_nccl cdp_launch; do
+        printf '#define CDP_IMPLEMENTATION\n#include "%s.h"\n' $h > "$work/x.c"
+        echo "INFO $h.h at -O2: $(($(measure -O2) - of_core)) bytes of text and data beside the $of_core of cdp.h (of cdp_elastic.h and cdp_launch.h, cdp_tcp.h and cdp_store.h are part, of cdp_checkpoint.h, cdp_dtensor.h)"
+    done
+}
+[ "${2-}" = limits ] || each_header
 
 compile_time() { # NAME LINES FILE FLAGS...
     local name=$1 lines=$2 file=$3 TIMEFORMAT='%U %S' cpu
