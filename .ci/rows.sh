@@ -105,7 +105,8 @@ scale_of() { # AT-A-TIME
     awk -v pace="$pace" -v many="$1" -v load="$load" -v cores="$JOBS" 'BEGIN {
         if (load < many) load = many
         s = int(pace * load / cores / 100 + 0.99)
-        printf "%d", s < 1 ? 1 : s > 20 ? 20 : s }'
+        if (s > 20) s = 20
+        print s < 1 ? 1 : s }'
 }
 until_left() { while [ ${#row_of[@]} -gt "$1" ]; do one_ends; done; }
 rows() {
