@@ -502,25 +502,8 @@ TEST(the_patience_of_a_call_ends_with_it) {
 }
 
 TEST(next_and_commit_cost_little) {
-    cdp_elastic_desc d = {0};
-    cdp_elastic *e;
-    cdp_elastic_now now;
-    uint64_t begun, best = UINT64_MAX;
-    OK(cdp_hash_store_create(NULL, &shared));
-    d.store = shared;
-    OK(cdp_elastic_create(&d, &e));
-    for (uint32_t round = 0; round < 20; ++round) {
-        begun = test_cpu_ns();
-        for (uint32_t i = 0; i < 10000; ++i)
-            if (cdp_elastic_next(e, &now) != CDP_OK || cdp_elastic_commit(e) != CDP_OK) abort();
-        begun = test_cpu_ns() - begun;
-        if (begun < best) best = begun;
-    }
-    printf("    cdp_elastic_next and cdp_elastic_commit: %.0f ns together\n", (double)best / 10000);
-    if (!TEST_SLOW) T(best < 10000 * 1000);
-    OK(cdp_elastic_finish(e));
-    cdp_elastic_destroy(e);
-    cdp_store_destroy(shared);
+    const cdp_elastic_desc d = {0};
+    job_times_steps(&d);
 }
 
 /* A hash store has no clones: who polls it waits for it until join_ms all the same, while steps go

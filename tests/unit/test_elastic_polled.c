@@ -454,29 +454,10 @@ TEST(too_few_wait_without_threads) {
     cdp_store_destroy(store);
 }
 
-/* What a step costs besides its operations: one reading of the clock for each call. */
 TEST(next_and_commit_cost_little) {
-    cdp_tcp_desc tcp = {.group = {.no_thread = true}};
-    cdp_elastic_desc d = {.tcp = &tcp, .settle_ms = 1500, .max_ranks = 1};
-    cdp_elastic *e;
-    cdp_elastic_now now;
-    cdp_store *store;
-    uint64_t begun, best = UINT64_MAX;
-    OK(cdp_hash_store_create(NULL, &store));
-    d.store = store;
-    OK(cdp_elastic_create(&d, &e));
-    for (uint32_t round = 0; round < 20; ++round) {
-        begun = test_cpu_ns();
-        for (uint32_t i = 0; i < 10000; ++i)
-            if (cdp_elastic_next(e, &now) != CDP_OK || cdp_elastic_commit(e) != CDP_OK) abort();
-        begun = test_cpu_ns() - begun;
-        if (begun < best) best = begun;
-    }
-    printf("    cdp_elastic_next and cdp_elastic_commit: %.0f ns together\n", (double)best / 10000);
-    if (!TEST_SLOW) T(best < 10000 * 1000);
-    OK(cdp_elastic_finish(e));
-    cdp_elastic_destroy(e);
-    cdp_store_destroy(store);
+    const cdp_tcp_desc tcp = {.group = {.no_thread = true}};
+    const cdp_elastic_desc d = {.tcp = &tcp, .settle_ms = 1500, .max_ranks = 1};
+    job_times_steps(&d);
 }
 
 int main(int argc, char **argv) {

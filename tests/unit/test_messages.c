@@ -653,6 +653,31 @@ static int64_t (*hub_recv)(void *self, uint32_t peer, const cdp_iov *v, uint32_t
 static cdp_group *sends_meanwhile;
 static uint8_t small_one[100], large_one[20000];
 
+/* `n` ranks of a hub, which the test polls. What the last one receives passes `recv`, which calls
+   hub_recv. */
+static bool polled_ranks(cdp_group **g, uint32_t n,
+    int64_t (*recv)(void *self, uint32_t peer, const cdp_iov *v, uint32_t count)) {
+    const cdp_hub_desc h = {.world_size = n};
+    cdp_group_desc d = {.world_size = n, .no_thread = true, .timeout_ms = 20000};
+    static cdp_transport t;
+    memset(&t, 0, sizeof t);
+    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, n - 1, n, &t))) return false;
+    hub_recv = t.recv;
+    t.recv = recv;
+    for (d.rank = 0; d.rank < n; ++d.rank) {
+        d.hub = d.rank + 1 < n ? hub : NULL;
+        d.transport = d.rank + 1 < n ? NULL : &t;
+        if (!OK(cdp_group_create(&d, &g[d.rank]))) return false;
+    }
+    return true;
+}
+
+static void polled_ranks_end(cdp_group **g, uint32_t n) {
+    for (uint32_t r = 0; r < n; ++r)
+        cdp_group_destroy(g[r]);
+    cdp_hub_destroy(hub);
+}
+
 static int64_t recv_a_little_later(void *self, uint32_t peer, const cdp_iov *v, uint32_t n) {
     cdp_group *g = sends_meanwhile;
     cdp_work w;
@@ -663,22 +688,11 @@ static int64_t recv_a_little_later(void *self, uint32_t peer, const cdp_iov *v, 
 }
 
 TEST(a_message_behind_one_beside_the_stream_is_found) {
-    const cdp_hub_desc h = {.world_size = 2};
-    cdp_group_desc d = {.world_size = 2, .no_thread = true, .timeout_ms = 20000};
-    cdp_transport t = {0};
     cdp_group *g[2];
     cdp_message m;
     cdp_work w;
     static uint8_t got[sizeof large_one];
-    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, 1, 2, &t))) return;
-    hub_recv = t.recv;
-    t.recv = recv_a_little_later;
-    d.hub = hub;
-    OK(cdp_group_create(&d, &g[0]));
-    d.hub = NULL;
-    d.rank = 1;
-    d.transport = &t;
-    OK(cdp_group_create(&d, &g[1]));
+    if (!polled_ranks(g, 2, recv_a_little_later)) return;
     for (uint32_t k = 1; k < 3; ++k) { /* with the first one the ring is made */
         if (k == 1) OK(cdp_send_async(g[0], small_one, sizeof small_one, CDP_DTYPE_U8, 1, 7, &w));
         small_one[99] = (uint8_t)k;
@@ -697,9 +711,7 @@ TEST(a_message_behind_one_beside_the_stream_is_found) {
         OK(cdp_poll(g[1], 0));
     OK(cdp_work_test(w));
     T_EQ(2, got[sizeof got - 1]);
-    cdp_group_destroy(g[0]);
-    cdp_group_destroy(g[1]);
-    cdp_hub_destroy(hub);
+    polled_ranks_end(g, 2);
 }
 
 /* Two receives from any rank wait. The first one has looked in vain; before the second one looks
@@ -719,21 +731,11 @@ static int64_t recv_and_two_more(void *self, uint32_t peer, const cdp_iov *v, ui
 }
 
 TEST(receives_from_any_rank_take_messages_in_their_order) {
-    const cdp_hub_desc h = {.world_size = 3};
-    cdp_group_desc d = {.world_size = 3, .no_thread = true, .timeout_ms = 20000};
-    cdp_transport t = {0};
     cdp_group *g[3];
     cdp_message m[3];
     cdp_work w[3], sent;
     uint8_t got[3] = {9, 9, 9};
-    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, 2, 3, &t))) return;
-    hub_recv = t.recv;
-    t.recv = recv_and_two_more;
-    for (d.rank = 0; d.rank < 3; ++d.rank) {
-        d.hub = d.rank < 2 ? hub : NULL;
-        d.transport = d.rank < 2 ? NULL : &t;
-        if (!OK(cdp_group_create(&d, &g[d.rank]))) return;
-    }
+    if (!polled_ranks(g, 3, recv_and_two_more)) return;
     /* with the first message the slots are made */
     OK(cdp_send_async(g[0], &got[1], 1, CDP_DTYPE_U8, 2, 7, &sent));
     for (uint32_t i = 0; i < 3; ++i) {
@@ -762,9 +764,7 @@ TEST(receives_from_any_rank_take_messages_in_their_order) {
     T_EQ(sends_at, listened);
     OK(cdp_work_test(w[0]));
     T_EQ(1, got[0]);
-    for (uint32_t r = 0; r < 3; ++r)
-        cdp_group_destroy(g[r]);
-    cdp_hub_destroy(hub);
+    polled_ranks_end(g, 3);
 }
 
 /* Rank 1 waits for an operation and for a message. While it listens for the message, the operation
@@ -778,21 +778,10 @@ static int64_t recv_and_an_operation(void *self, uint32_t peer, const cdp_iov *v
 }
 
 TEST(what_is_stored_for_another_is_looked_at) {
-    const cdp_hub_desc h = {.world_size = 2};
-    cdp_group_desc d = {.world_size = 2, .no_thread = true, .timeout_ms = 20000};
-    cdp_transport t = {0};
     cdp_group *g[2];
     cdp_work w[2];
     static uint8_t got[sizeof large_one];
-    if (!OK(cdp_hub_create(&h, &hub)) || !OK(cdp__hub_attach(hub, 1, 2, &t))) return;
-    hub_recv = t.recv;
-    t.recv = recv_and_an_operation;
-    d.hub = hub;
-    OK(cdp_group_create(&d, &g[0]));
-    d.hub = NULL;
-    d.rank = 1;
-    d.transport = &t;
-    OK(cdp_group_create(&d, &g[1]));
+    if (!polled_ranks(g, 2, recv_and_an_operation)) return;
     OK(cdp_recv_async(g[1], small_one, 1, CDP_DTYPE_U8, 0, 7, &w[0]));
     OK(cdp_broadcast_async(g[1], got, 5000, CDP_DTYPE_F32, 0, &w[1]));
     for (uint32_t k = 0; k < 10; ++k) /* the ring is made */
@@ -804,9 +793,7 @@ TEST(what_is_stored_for_another_is_looked_at) {
         T_EQ(listened < 2 ? CDP__BLOCKED : CDP__MOVED, a);
     }
     cdp_group_abort(g[0], "the end");
-    cdp_group_destroy(g[0]);
-    cdp_group_destroy(g[1]);
-    cdp_hub_destroy(hub);
+    polled_ranks_end(g, 2);
 }
 
 /* What a wait reports has arrived, and does not change any more. */
