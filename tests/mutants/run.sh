@@ -26,7 +26,7 @@ B=$root/${BUILD:-build}/mutants
 case ${BUILD:-build} in /*) B=$BUILD/mutants ;; esac
 SEED=${SEED:-1} COUNT=${COUNT:-300} JOBS=${JOBS:-2} LIMIT=${LIMIT:-10800} CONTROL=${CONTROL:-20} PASSES=${PASSES:-quick slow}
 QUICK=${QUICK:-4000} SLOW=${SLOW:-40000} RECORD_CPU=${RECORD_CPU:-20}
-HEADERS=${HEADERS:-cdp.h cdp_store.h cdp_tcp.h cdp_dtensor.h cdp_elastic.h cdp_fsdp.h cdp_launch.h cdp_mem.h cdp_nccl.h cdp_rpc.h}
+HEADERS=${HEADERS:-cdp.h cdp_store.h cdp_tcp.h cdp_checkpoint.h cdp_dtensor.h cdp_elastic.h cdp_fsdp.h cdp_launch.h cdp_mem.h cdp_nccl.h cdp_pipeline.h cdp_rpc.h}
 CC=${CC:-gcc}
 # Of code that a program can replace, gcc takes nothing for granted: so it does not look into functions that it calls.
 flags='-fPIC -std=gnu11 -w'
@@ -45,7 +45,8 @@ source_of() { # TEST: its file
     done
 }
 
-# Some tests set private macros of the headers: those run with a library that was compiled with the same.
+# Some tests set private constants of the headers: those run with a library that was compiled with the same. A macro with
+# parameters plants mistakes that the test itself knows, which no library can: the library is without it.
 variant_of() { # TEST
     if [ -s "$B/variant/$1.h" ]; then echo "$1"; else echo common; fi
 }
@@ -170,7 +171,7 @@ touch "$results" "$B/recorded"
 wanted=$(awk '$1 ~ /^cdp/ { for (i = 3; i <= NF; ++i) print $i }' tests/mutants/tests.txt | sort -u)
 programs=$(sed 's/+.*//' <<< "$wanted" | sort -u)
 for t in $programs; do
-    [ -z "$(source_of "$t")" ] || grep -hE '^#define CDP__' "$(source_of "$t")" | sed 's/ *$//' > "$B/variant/$t.h"
+    [ -z "$(source_of "$t")" ] || grep -hE '^#define CDP__[A-Z0-9_]+ ' "$(source_of "$t")" | sed 's/ *$//' > "$B/variant/$t.h"
 done
 
 is_new() { # OBJECT FILE...: newer than the headers and those files
