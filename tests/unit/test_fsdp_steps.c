@@ -616,6 +616,7 @@ TEST(parameters_are_grouped_into_units_by_size) {
     T_EQ(3, cdp_fsdp_wrap(params, 6, 6));
     for (uint32_t i = 0; i < 6; ++i)
         T_EQ(expected_units[i], params[i].unit);
+    T_EQ(4, cdp_fsdp_wrap(params, 6, 3)); /* the last three: a unit begins with nothing */
     T_EQ(1, cdp_fsdp_wrap(params, 6, UINT64_MAX));
     T_EQ(0, params[5].unit);
     T_EQ(6, cdp_fsdp_wrap(params, 6, 0));
@@ -701,6 +702,28 @@ TEST(what_some_ranks_saved_others_restore) {
     run_counted(3, rank_saves, NULL);
     for (uint32_t n = 1; n <= 5; ++n)
         run_counted(n, rank_restores, NULL);
+}
+
+/* A unit that was gathered before stays in its slot until another one needs that. */
+static void rank_uses_restored_values(cdp_group *g, void *arg) {
+    float values[MOST];
+    rig r;
+    (void)arg;
+    rig_open(&r, g);
+    for (uint32_t i = 0; i < MOST; ++i)
+        values[i] = 100 + (float)i;
+    T_EQ(CDP_OK, cdp_fsdp_need(r.f, 0));
+    T_EQ(CDP_OK, cdp_fsdp_done(r.f, 0));
+    T_EQ(CDP_OK, cdp_fsdp_restore(r.f, 0, CDP_FSDP_VALUES, values, 0));
+    T_EQ(CDP_OK, cdp_fsdp_need(r.f, 0));
+    const void *data = cdp_fsdp_data(r.f, 0);
+    T(data && !memcmp(data, values, count_of(&r, 0) * sizeof *values));
+    T_EQ(CDP_OK, cdp_fsdp_done(r.f, 0));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(what_was_gathered_before_a_restore_is_gathered_again) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        run_counted(n, rank_uses_restored_values, NULL);
 }
 
 /* ---- pictures ---- */
@@ -896,6 +919,8 @@ int main(int argc, char **argv) {
         {"gradients_travel_in_16_bits_and_are_added_in_f32",
             gradients_travel_in_16_bits_and_are_added_in_f32, 30},
         {"what_some_ranks_saved_others_restore", what_some_ranks_saved_others_restore, 30},
+        {"what_was_gathered_before_a_restore_is_gathered_again",
+            what_was_gathered_before_a_restore_is_gathered_again, 30},
         {"a_step_is_drawn_as_json_and_svg", a_step_is_drawn_as_json_and_svg, 30},
         {"nothing_is_allocated_after_the_first_steps", nothing_is_allocated_after_the_first_steps,
             30},
