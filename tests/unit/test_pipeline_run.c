@@ -737,6 +737,26 @@ TEST(descs_that_are_refused) {
     cdp_schedule_destroy(wide);
 }
 
+/* A rank takes a message by sender and tag alone: forward and backward, all have their own. */
+TEST(each_message_has_a_tag_of_its_own) {
+    const cdp_schedule_desc d = {.kind = CDP_PIPE_1F1B, .ranks = 3, .micros = 5};
+    uint32_t sent[30] = {0};
+    cdp_pipeline p;
+    cdp_schedule *s;
+    OK(cdp_schedule_create(&d, &s));
+    memset(&p, 0, sizeof p);
+    p.table = &s->table;
+    p.desc.tag = 7;
+    T_EQ(30, 2 * cdp__pipe_cells(p.table));
+    for (uint64_t message = 0; message < 30; ++message) {
+        const uint32_t tag = cdp__pipe_tag(&p, message) - 7;
+        if (T(tag < 30)) ++sent[tag];
+    }
+    for (uint32_t i = 0; i < 30; ++i)
+        T_EQ(1, sent[i]);
+    cdp_schedule_destroy(s);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_pipeline_has_the_bits_of_one_process", a_pipeline_has_the_bits_of_one_process, 60},
@@ -749,6 +769,7 @@ int main(int argc, char **argv) {
         {"a_rank_that_dies_is_named_by_all", a_rank_that_dies_is_named_by_all, 120},
         {"a_stage_that_stalls_ends_at_the_deadline", a_stage_that_stalls_ends_at_the_deadline, 30},
         {"ranks_that_differ", ranks_that_differ, 30},
-        {"descs_that_are_refused", descs_that_are_refused, 30}};
+        {"descs_that_are_refused", descs_that_are_refused, 30},
+        {"each_message_has_a_tag_of_its_own", each_message_has_a_tag_of_its_own, 30}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
