@@ -507,6 +507,7 @@ static void rank_brings_values(cdp_group *g, void *arg) {
     T_EQ(3 * (15 + 5 + 15) + 35 + 5 + 35, elements);
     T_EQ(CDP_OK, cdp_fsdp_drop(r.f));
     T(cdp_fsdp_piece_at(r.f, cdp_fsdp_piece_count(r.f)).data == NULL);
+    T_EQ(0, cdp_fsdp_piece_count(NULL));
     cdp_fsdp_destroy(r.f);
 }
 TEST(first_values_are_those_of_rank_0_or_each_ranks_own) {

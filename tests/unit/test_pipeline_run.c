@@ -570,6 +570,8 @@ static void ends_badly(cdp_group *g, void *arg) {
     kept[r].status = cdp_pipeline_step(kept[r].pipeline);
     kept[r].took_ms = now_ms() - from;
     kept[r].error = *cdp_last_error();
+    if (kept[r].status == CDP_OK) return;
+    T_EQ(CDP_ERR_STATE, cdp_pipeline_poll(kept[r].pipeline, 0)); /* the step has ended */
 }
 
 /* Every row of a rank: one rank of the four fails there. */
