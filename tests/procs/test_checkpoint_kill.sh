@@ -9,23 +9,16 @@
 # with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-. tests/tally.sh
+. tests/procs/launchers.sh
 kills=3 seed=1
-while [ $# -ge 2 ]; do
-    case $1 in
-    --kills) kills=$2 ;;
-    --seed) seed=$2 ;;
-    esac
-    shift 2
-done
+numbers 'kills seed' "$@"
 RANDOM=$seed
-B=${BUILD:-build}
-unset MAKEFLAGS MAKELEVEL
-if [ -z "${JOB:-}" ]; then # JOB, CDPRUN: programs that are built already
-    make -s BUILD="$B" "$B/test/cdprun" "$B/test/22_checkpoint" || { echo "0 passed, 1 failed"; exit 1; }
-    JOB=$B/test/22_checkpoint CDPRUN=$B/test/cdprun
+if [ -n "${JOB:-}" ]; then # JOB, CDPRUN: programs that are built already
+    without_job
+else
+    programs cdprun 22_checkpoint
+    JOB=$B/22_checkpoint CDPRUN=$B/cdprun
 fi
-for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP_)'); do unset "$v"; done
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 steps=600

@@ -9,35 +9,18 @@
 # with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+. tests/procs/launchers.sh
 seconds=12 seed=1
-while [ $# -ge 2 ]; do
-    case $1 in
-    --seconds) seconds=$2 ;;
-    --seed) seed=$2 ;;
-    esac
-    shift 2
-done
+numbers 'seconds seed' "$@"
 RANDOM=$seed
-B=${BUILD:-build}
-unset MAKEFLAGS MAKELEVEL
-make -s BUILD="$B" "$B/test/cdprun" "$B/test/elastic_rank" || { echo "0 passed, 1 failed"; exit 1; }
-D=$B/elastic_churn
-rm -rf "$D"
-mkdir -p "$D" || exit 2
-D=$(cd "$D" && pwd)
-B=$(cd "$B/test" && pwd)
-cd "$D" || exit 2
-for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP)'); do unset "$v"; done
-CDP_JOB_KEY=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
+programs cdprun elastic_rank
+empty_folder elastic_churn
+CDP_JOB_KEY=$(random_key 16)
 export CDP_JOB_KEY
-slack=${TEST_SCALE:-1}
-passed=0 failed=0 kills=0 launchers=0 next=0
-ok() { passed=$((passed + 1)); echo "ok $1"; }
-fail() {
-    failed=$((failed + 1))
-    echo "FAIL $1"
-    tail -qn 5 out.* | cut -c1-200 | sed 's/^/    /'
-    tail -n 20 log | sed 's/^/    /'
+kills=0 launchers=0 next=0
+evidence() {
+    tail -qn 5 out.*
+    tail -n 20 log
 }
 # shellcheck disable=SC2329
 clean() {
@@ -48,16 +31,8 @@ trap clean EXIT
 
 # Another program may take a port between its choice and its use: then there is another one.
 serve() {
-    local n
-    port=$("$B/cdprun" -n 1 --no-prefix sh -c 'echo $MASTER_PORT')
-    "$B/cdprun" --serve --rdzv-endpoint "127.0.0.1:$port" > out.store 2>&1 &
-    store=$!
-    for ((n = 0; n < 600 * slack; ++n)); do
-        grep -q "serving the store at 127.0.0.1:$port" out.store && return 0
-        kill -0 "$store" 2> /dev/null || return 1
-        sleep 0.05
-    done
-    return 1
+    port=$(free_port)
+    serve_at "127.0.0.1:$port"
 }
 served=
 for _ in 1 2 3 4 5; do
@@ -111,11 +86,11 @@ kill_launcher() { # K
 for _ in 1 2 3 4; do launch; done
 began=$SECONDS
 if complete; then
-    kill_ranks 0 && ok 'rank 0 is killed' &&
-        kill_ranks 8 && ok 'one in the middle is killed' &&
-        kill_ranks 0 9 && ok 'two are killed' &&
-        kill_ranks 1 5 9 13 && ok 'four are killed' &&
-        kill_launcher $((RANDOM % 4)) && ok 'a launcher is killed and replaced'
+    kill_ranks 0 && good 'rank 0 is killed' &&
+        kill_ranks 8 && good 'one in the middle is killed' &&
+        kill_ranks 0 9 && good 'two are killed' &&
+        kill_ranks 1 5 9 13 && good 'four are killed' &&
+        kill_launcher $((RANDOM % 4)) && good 'a launcher is killed and replaced'
 fi
 while [ $failed = 0 ] && [ $((SECONDS - began)) -lt "$seconds" ]; do
     case $((RANDOM % 6)) in
@@ -129,12 +104,11 @@ done
 touch log.stop
 codes=
 for p in "${pids[@]}"; do wait "$p"; codes="$codes $?"; done
-if [ "$codes" = ' 0 0 0 0' ]; then ok 'all launchers end well'; else fail "exit codes$codes"; fi
+if [ "$codes" = ' 0 0 0 0' ]; then good 'all launchers end well'; else fail "exit codes$codes"; fi
 said=$("$B/elastic_rank" replay log)
 pause=$(echo "$said" | sed -n 's/.*longest pause \([0-9]*\) ms.*/\1/p') # of all ranks, also of those that were killed later
-if [[ $said == *'the loss of the serial program' ]]; then ok 'the end is that of a serial program'; else fail "$said"; fi
-if [ "${pause:-999999}" -le $((30000 * slack)) ]; then ok 'the job made progress all the time'; else fail "a pause of ${pause:-?} ms"; fi
+if [[ $said == *'the loss of the serial program' ]]; then good 'the end is that of a serial program'; else fail "$said"; fi
+if [ "${pause:-999999}" -le $((30000 * slack)) ]; then good 'the job made progress all the time'; else fail "a pause of ${pause:-?} ms"; fi
 echo "    seed $seed: $kills ranks and $launchers launchers were killed in $((SECONDS - began)) s; $said"
 kill -TERM "$store"
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

@@ -8,37 +8,18 @@
 # killed, and the cable is cut. Every wait has a limit. Ends with "N passed, N failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-B=${BUILD:-build}
-unset MAKEFLAGS MAKELEVEL
-make -s BUILD="$B" "$B/test/cdprun" "$B/test/01_hello" "$B/test/03_train_text" || { echo "0 passed, 1 failed"; exit 1; }
-D=$B/nodes
-mkdir -p "$D" || exit 2
-D=$(cd "$D" && pwd)
-B=$(cd "$B/test" && pwd)
-cd "$D" || exit 2
-for v in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|CDP)'); do unset "$v"; done
-head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > key
+. tests/procs/launchers.sh
+programs cdprun 01_hello 03_train_text
+empty_folder nodes
+random_key 32 > key
 chmod 600 key
 yes 'The quick brown fox jumps over the lazy dog, and every rank has to see the same.' | head -n 1500 > text.txt
 
-passed=0 failed=0 job=0
-slack=${TEST_SCALE:-1} # how many times longer things may take; run_all.sh measures it
-ok() { passed=$((passed + 1)); echo "ok $1"; }
-fail() { failed=$((failed + 1)); echo "FAIL $1: $2"; tail -n 20 out.* err.* | sed 's/^/    /'; }
-check() { if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "got '$2', expected '$3'"; fi; }
-has() { if grep -qF -- "$3" "$2"; then ok "$1"; else fail "$1" "no '$3' in $2"; fi; }
-under() { if [ "$2" -le $(($3 * slack)) ]; then ok "$1"; else fail "$1" "$2 ms, more than $3 x $slack"; fi; }
+job=0
+evidence() { tail -n 20 out.* err.*; }
+under() { if [ "$2" -le $(($3 * slack)) ]; then good "$1"; else fail "$1" "$2 ms, more than $3 x $slack"; fi; }
 ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
-leaves() { # nothing of the last job is left, or will be in a moment; else `left` tells what
-    local n
-    for ((n = 0; n < 300 * slack; ++n)); do
-        left=$(grep -lzsx "CDPTEST=$$.$job" /proc/[0-9]*/environ)
-        [ -z "$left" ] && return 0
-        sleep 0.02
-    done
-    return 1
-}
-gone() { if leaves; then ok "$1"; else fail "$1" "still alive: $left"; fi; }
+gone() { if leaves; then good "$1"; else fail "$1" "still alive: $left"; fi; }
 await_files() { # FILE...: at most 20 s
     local f n
     for f in "$@"; do for ((n = 0; n < 1000 * slack; ++n)); do [ -s "$f" ] && break; sleep 0.02; done; done
@@ -52,7 +33,7 @@ nodes=2
 new_job() {
     job=$((job + 1))
     rm -rf out.* err.* pid.* up.*
-    port=$("$B/cdprun" -n 1 --no-prefix sh -c 'echo $MASTER_PORT')
+    port=$(free_port)
 }
 
 # The launcher of machine K in the background; pids[K].
@@ -65,10 +46,8 @@ start() { # K ARGUMENT...
 }
 
 # Sets codes ("0 0") and took (ms since `began`).
-finish() { # K...
-    codes=
-    for k in "$@"; do wait "${pids[k]}" 2> /dev/null; codes="$codes $?"; done
-    codes=${codes# }
+ended() { # K...
+    wait_for "$@"
     took=$(($(ms) - began))
 }
 
@@ -76,9 +55,8 @@ run_all() { # ARGUMENT...
     new_job
     began=$(ms)
     for ((k = nodes - 1; k >= 0; --k)); do start $k "$@"; done
-    finish $(seq 0 $((nodes - 1)))
+    ended $(seq 0 $((nodes - 1)))
 }
-launcher() { pgrep -P "${pids[$1]}" | head -n 1; } # K: cdprun itself, below timeout
 
 together() {
     run_all sh -c 'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $ROLE_RANK $ROLE_WORLD_SIZE $MASTER_ADDR ${#CDP_JOB_KEY}'
@@ -122,13 +100,13 @@ keys() {
     join=2.5
     [ "$slack" = 1 ] || join=10
     start 0 --join-timeout $join "$B/01_hello"; start 1 --job-key-file key.other "$B/01_hello"
-    finish 1 0
+    ended 1 0
     check "another key" "$codes" "1 124"
     has "another key is named" err.1 "the job keys differ"
     has "and nobody came" err.0 "node rank 1 of 2 did not come within $join s"
     new_job; began=$(ms)
     start 0 --join-timeout $join "$B/01_hello"; open="" start 1 "$B/01_hello"
-    finish 1 0
+    ended 1 0
     check "no key" "$codes" "1 124"
     has "a key is asked for" err.1 "a job key is needed"
     open=""
@@ -143,7 +121,7 @@ not_coming() {
     join=1.5
     [ "$slack" = 1 ] || join=8
     start 0 --join-timeout $join "$B/01_hello"; start 2 --join-timeout $join "$B/01_hello"
-    finish 0 2
+    ended 0 2
     check "some do not come" "$codes" "124 124"
     has "who is missing" err.0 "cdprun: node ranks 1, 3 of 4 did not come within $join s; each must run cdprun with --rdzv-endpoint $host:$port"
     has "who is missing, elsewhere" err.2 "cdprun: node ranks 1, 3 of 4 did not come within $join s"
@@ -151,17 +129,17 @@ not_coming() {
     nodes=2
     new_job; began=$(ms)
     start 1 --join-timeout 1 "$B/01_hello"
-    finish 1
+    ended 1
     check "node 0 does not come" "$codes" 124
     has "node 0 is named" err.1 "cdprun: node rank 0 did not come within 1 s: no store answered at $host:$port"
     new_job; began=$(ms)
     start 0 "$B/01_hello"; start 1 -n 3 "$B/01_hello"
-    finish 0 1
+    ended 0 1
     check "other options" "$codes" "2 2"
     has "other options are named" err.1 "node 1 was started with other options than node 0: -n 3"
     new_job; began=$(ms)
     start 0 --join-timeout 3 "$B/01_hello"
-    sleep 0.3; kill -TERM "$(launcher 0)"; finish 0
+    sleep 0.3; kill -TERM "$(launcher 0)"; ended 0
     check "asked to end while waiting" "$codes" 143
     under "at once" "$took" 4000
 }
@@ -177,24 +155,24 @@ sleepers() { # OPTION...
 
 launchers_die() {
     sleepers
-    kill -KILL "$(launcher 1)"; finish 0 1
+    kill -KILL "$(launcher 1)"; ended 0 1
     check "launcher 1 dies" "$codes" "1 137"
     has "launcher 1 is named" err.0 "the launcher of node 1 has died"
     gone "nothing is left of both"
     sleepers --max-restarts 3
-    kill -KILL "$(launcher 0)"; finish 1 0
+    kill -KILL "$(launcher 0)"; ended 1 0
     check "launcher 0 dies" "$codes" "1 137"
     has "launcher 0 is named" err.1 "the launcher of node 0 is out of reach"
     gone "nothing is left of both again"
     sleepers --max-restarts 3
-    kill -TERM "$(launcher 1)"; finish 0 1
+    kill -TERM "$(launcher 1)"; ended 0 1
     check "one is asked to end" "$codes" "143 143"
     has "who was asked" err.0 "first failure: node 1 was ended by SIGTERM"
     gone "nothing is left after a signal"
     new_job
     start 0 --grace 0.3 sh -c 'echo up > up.$RANK'; start 1 --grace 0.3 sh -c 'echo up > up.$RANK; exec sleep 50'
     await_files up.0 up.1 up.2 up.3; began=$(ms)
-    sleep 0.5; kill -TERM "$(launcher 0)"; finish 0 1
+    sleep 0.5; kill -TERM "$(launcher 0)"; ended 0 1
     check "one is asked to end that only waits for the others" "$codes" "143 143"
     has "who was asked then" err.1 "first failure: node 0 was ended by SIGTERM"
     under "and ends at once" "$took" 8000
@@ -212,7 +190,7 @@ random_kills() { # HOW OFTEN
         if [ $((RANDOM % 2)) = 0 ]; then kill -KILL "$(launcher $k)"; else kill -KILL "$(cat pid.$((2 * k)) 2> /dev/null || launcher $k)"; fi 2> /dev/null
         sleep 0.3
         for n in 0 1; do kill -TERM "$(launcher $n)"; done 2> /dev/null
-        finish 0 1
+        ended 0 1
         case $codes in *' 0' | '0 '*) bad="$bad kill $i: codes $codes;" ;; esac
         [ $took -le 60000 ] || bad="$bad kill $i: $took ms;"
         leaves || bad="$bad kill $i: alive: $left;"
@@ -231,13 +209,6 @@ random_kills "${KILLS:-3}"
 
 # ---- machines that are network namespaces ----
 
-a=cdp$$a b=cdp$$b
-cables_away() { ip netns del $a 2> /dev/null; ip netns del $b 2> /dev/null; }
-cables() {
-    ip netns add $a && ip netns add $b && ip link add cdp0 netns $a type veth peer name cdp0 netns $b &&
-        ip -n $a addr add 10.77.0.1/24 dev cdp0 && ip -n $b addr add 10.77.0.2/24 dev cdp0 &&
-        ip -n $a link set cdp0 up && ip -n $b link set cdp0 up && ip -n $a link set lo up && ip -n $b link set lo up
-}
 small=(--width 32 --context 16 --eval-every 0 --eval-bytes 1024 --sample 0)
 
 train() {
@@ -257,7 +228,7 @@ rank_dies() { # RANK
     training --grace 4
     began=$(ms)
     kill -KILL "$(cat pid."$1")"
-    finish 0 1
+    ended 0 1
     check "rank $1 is killed" "$codes" "137 137"
     has "and named by machine 0" err.0 "first failure: rank $1 on node $(($1 / 2)), killed by SIGKILL"
     has "and by machine 1" err.1 "first failure: rank $1 on node $(($1 / 2)), killed by SIGKILL"
@@ -273,7 +244,7 @@ restart_far() {
     check "training begins again" "$(grep -c 'step  *1/' out.0)" 2
     began=$(ms)
     kill -TERM "$(launcher 0)"
-    finish 0 1
+    ended 0 1
     gone "nothing is left after the second attempt"
 }
 
@@ -287,10 +258,10 @@ cable() {
     before=$(steps)
     for ((n = 0; n < 1000 * slack; ++n)); do [ "$(steps)" -gt $((before + 20)) ] && break; sleep 0.02; done
     check "a short interruption is survived" "$([ "$(steps)" -gt $((before + 20)) ] && echo goes on) $(cat err.0 err.1)" "goes on "
-    if [ "${CUT:-0}" = 0 ]; then kill -TERM "$(launcher 0)"; finish 0 1; gone "nothing is left of it"; return; fi
+    if [ "${CUT:-0}" = 0 ]; then kill -TERM "$(launcher 0)"; ended 0 1; gone "nothing is left of it"; return; fi
     began=$(ms)
     ip -n $b link set cdp0 down
-    finish 0 1
+    ended 0 1
     ip -n $b link set cdp0 up
     check "a cut cable ends the job on both machines" "$codes" "1 1"
     under "within a minute" "$took" 60000
@@ -316,5 +287,4 @@ else
     cable
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish
