@@ -828,64 +828,55 @@ TEST(nothing_is_allocated_after_the_first_steps) {
     run_counted(3, rank_counts, NULL);
 }
 
-static void rank_runs_out(cdp_group *g, void *arg) {
+/* Creation and one step; the status of what failed first. */
+static cdp_status rig_once(cdp_group *g) {
     rig r;
     cdp_status st;
-    (void)arg;
     rig_desc(&r, g);
     st = cdp_fsdp_create(&r.desc, &r.f);
     T((st == CDP_OK) == (r.f != NULL));
     if (st == CDP_OK) st = rig_pass(&r, 1, UINT32_MAX);
     if (st == CDP_OK) st = cdp_fsdp_backward_end(r.f, 0, NULL);
     if (st == CDP_OK) st = cdp_fsdp_step(r.f);
-    T(st == CDP_OK || st == CDP_ERR_NOMEM);
     cdp_fsdp_destroy(r.f);
+    return st;
 }
-TEST(memory_that_runs_out_is_an_error_and_none_is_lost) {
+
+/* Runs `n` ranks again and again: in the k-th run, the k-th allocation fails. Returns how many runs
+   came so far. */
+static uint32_t runs_that_failed(uint32_t n, int64_t runs, void (*rank)(cdp_group *g, void *arg)) {
+    const cdp_group_desc like = {.os = counted_os()};
     uint32_t failed = 0;
-    for (int64_t at = 1; at < 60; ++at) {
-        const cdp_group_desc like = {.os = counted_os()};
+    for (int64_t at = 1; at <= runs; ++at) {
         world w;
-        if (world_open(&w, 1, &like, 0)) {
+        if (world_open(&w, n, &like, 0)) {
             counted.fail_at = counted.calls + at;
-            world_threads(&w, rank_runs_out, NULL);
+            world_threads(&w, rank, NULL);
             failed += counted.calls >= counted.fail_at;
         }
         counted.fail_at = 0;
         world_close(&w);
         T_EQ(0, counted.held);
     }
-    T(failed > 30);
+    return failed;
+}
+
+static void rank_runs_out(cdp_group *g, void *arg) {
+    const cdp_status st = rig_once(g);
+    (void)arg;
+    T(st == CDP_OK || st == CDP_ERR_NOMEM);
+}
+TEST(memory_that_runs_out_is_an_error_and_none_is_lost) {
+    T(runs_that_failed(1, 59, rank_runs_out) > 30);
 }
 
 /* One of two ranks runs out, at any place: neither waits for its deadline. */
 static void rank_runs_out_alone(cdp_group *g, void *arg) {
-    rig r;
-    cdp_status st;
     (void)arg;
-    rig_desc(&r, g);
-    st = cdp_fsdp_create(&r.desc, &r.f);
-    if (st == CDP_OK) st = rig_pass(&r, 1, UINT32_MAX);
-    if (st == CDP_OK) st = cdp_fsdp_backward_end(r.f, 0, NULL);
-    if (st == CDP_OK) st = cdp_fsdp_step(r.f);
-    T(st != CDP_ERR_TIMEOUT);
-    cdp_fsdp_destroy(r.f);
+    T(rig_once(g) != CDP_ERR_TIMEOUT);
 }
 TEST(memory_that_runs_out_on_one_rank_lets_no_other_wait) {
-    uint32_t failed = 0;
-    for (int64_t at = 1; at < 90; ++at) {
-        const cdp_group_desc like = {.os = counted_os()};
-        world w;
-        if (world_open(&w, 2, &like, 0)) {
-            counted.fail_at = counted.calls + at;
-            world_threads(&w, rank_runs_out_alone, NULL);
-            failed += counted.calls >= counted.fail_at;
-        }
-        counted.fail_at = 0;
-        world_close(&w);
-        T_EQ(0, counted.held);
-    }
-    T(failed > 60);
+    T(runs_that_failed(2, 89, rank_runs_out_alone) > 60);
 }
 
 int main(int argc, char **argv) {
