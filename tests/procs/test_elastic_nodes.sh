@@ -128,6 +128,7 @@ ending() { # KIND LAUNCHER ENDING
     cat > rank.sh <<RANK
 trap 'if [ \$k = $2 ]; then $on_term; else exit 0; fi' TERM
 k=\$1; echo \$TORCHELASTIC_RESTART_COUNT >> ran.\$k
+rm -f lost # a rank that made room for a newcomer has left it, too
 [ \$WORLD_SIZE = 1 ] || echo \$k >> both
 while [ ! -e stop ]; do [ \$k = $2 ] || [ \$WORLD_SIZE = 1 ] || [ ! -e lost ] || $on_loss; sleep 0.02; done
 RANK
