@@ -78,7 +78,7 @@
                                                parameter, cdp_ddp_backward_end
         accumulate over several passes         cdp_ddp_no_sync
         keep gradients where they are          .grad_arena; gradients that move: cdp_ddp_ready_from
-        tie weights of several layers          .uses of cdp_param
+        tie weights of several layers          .uses of cdp_param; sent after the last use
         go on when ranks come or go            cdp_ddp_rebind, .consumed of cdp_sampler;
                                                cdp_elastic.h
         leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph
@@ -2213,7 +2213,8 @@ typedef struct cdp_param {
     bool delayed;
 #ifndef CDP_NO_TRAINING
     /* Layers that share this array (tied weights): it is complete when cdp_ddp_ready() was called
-       so often in a pass, once for each layer that has added its part (default: 1). static_graph
+       so often in a pass, once for each layer that has added its part (default: 1). Its bucket
+       leaves then, once: parts that are sent one by one would be twice the bytes. static_graph
        counts by itself. */
     uint32_t uses;
 #endif

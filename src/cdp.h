@@ -76,7 +76,7 @@
                                                parameter, cdp_ddp_backward_end
         accumulate over several passes         cdp_ddp_no_sync
         keep gradients where they are          .grad_arena; gradients that move: cdp_ddp_ready_from
-        tie weights of several layers          .uses of cdp_param
+        tie weights of several layers          .uses of cdp_param; sent after the last use
         go on when ranks come or go            cdp_ddp_rebind, .consumed of cdp_sampler;
                                                cdp_elastic.h
         leave parameters out of a pass         .find_unused (and cdp_ddp_unused), .static_graph

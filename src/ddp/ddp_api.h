@@ -48,7 +48,8 @@ typedef struct cdp_param {
     bool delayed;
 #ifndef CDP_NO_TRAINING
     /* Layers that share this array (tied weights): it is complete when cdp_ddp_ready() was called
-       so often in a pass, once for each layer that has added its part (default: 1). static_graph
+       so often in a pass, once for each layer that has added its part (default: 1). Its bucket
+       leaves then, once: parts that are sent one by one would be twice the bytes. static_graph
        counts by itself. */
     uint32_t uses;
 #endif

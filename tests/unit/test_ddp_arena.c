@@ -358,6 +358,8 @@ static void rank_ties(cdp_group *g, void *arg) {
         if (both) T_EQ(CDP_OK, cdp_ddp_ready(m->ddp, 0));
         T_EQ(CDP_OK, cdp_ddp_backward_end(m->ddp));
         T(w[0] == (find_unused ? (3 + 1 + 3 + 3) / 4.0f : 3));
+        /* both parts in one: 4 values of each parameter, once */
+        if (!find_unused) T_EQ(2 * 4 * sizeof(float), cdp_ddp_stats_of(m->ddp).sent_bytes);
     }
     cdp_ddp_destroy(m->ddp);
     free(m);

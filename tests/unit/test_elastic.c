@@ -629,6 +629,132 @@ TEST(ranks_agree) {
     cdp_store_destroy(shared);
 }
 
+/* ---- the same bits on any number of ranks ---- */
+
+enum {
+    LEAVES = 10, /* micro-batches of a step */
+    LEAF_VALUES = 600
+};
+
+/* Parameters of each member, which are the state of the job. */
+static float trained[MOST][LEAF_VALUES];
+
+/* In (-1, 1), and sums round. */
+static float leaf_number(uint64_t i) {
+    const uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u, y = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+    return (float)((int64_t)(y >> 20) - (1ll << 43)) / 8.8e12f;
+}
+
+/* A global batch on this rank's part of it; false: it does not count. */
+static bool leaf_step(job_member *m, cdp_leaves *leaves, float *grads, float *w, uint64_t step) {
+    cdp_status st = CDP_PENDING;
+    while (st == CDP_PENDING) {
+        uint64_t leaf = 0;
+        if (cdp_leaves_begin(leaves, &leaf) != CDP_OK) return false;
+        for (uint64_t k = 0; k < LEAF_VALUES; ++k)
+            grads[k] += leaf_number((step * LEAVES + leaf) * LEAF_VALUES + k) + 0.3f * w[k];
+        if (m->vanish_at && step == m->vanish_at) return false; /* in the middle of a batch */
+        st = cdp_leaves_end(leaves);
+    }
+    return st == CDP_OK;
+}
+
+static cdp_status leaf_loop(job_member *m, cdp_elastic *e) {
+    float grads[LEAF_VALUES] = {0}, *w = trained[m - members];
+    cdp_leaves_desc d = {.grads = grads, .count = LEAF_VALUES, .leaves = LEAVES};
+    cdp_leaves *leaves = NULL;
+    cdp_elastic_now now;
+    uint64_t end = UINT64_MAX;
+    cdp_status st;
+    while ((st = cdp_elastic_next(e, &now)) == CDP_OK) {
+        if (now.changed) {
+            cdp_leaves_destroy(leaves);
+            leaves = NULL;
+            if (!m->changes++) m->first_step = now.step;
+            /* after the change that the test is about */
+            if (now.size == m->want && now.step > members[1].vanish_at) end = now.step + m->more;
+        }
+        m->last = now;
+        if (m->steps) end = m->steps;
+        if (now.step >= end) break;
+        d.group = now.group;
+        if (!leaves && cdp_leaves_create(&d, &leaves) != CDP_OK) continue;
+        test_sleep_ms(m->pace_ms);
+        const bool counts = leaf_step(m, leaves, grads, w, now.step);
+        if (m->vanish_at && now.step == m->vanish_at) break;
+        if (!counts || cdp_elastic_commit(e) != CDP_OK) continue;
+        for (uint64_t k = 0; k < LEAF_VALUES; ++k)
+            w[k] -= 0.1f * grads[k];
+        __atomic_store_n(&m->committed, now.step + 1, __ATOMIC_RELEASE);
+    }
+    if (st == CDP_OK && !(m->vanish_at && now.step == m->vanish_at)) st = cdp_elastic_finish(e);
+    cdp_leaves_destroy(leaves);
+    return st;
+}
+
+static void *leaf_main(void *arg) {
+    job_member *m = arg;
+    cdp_elastic *e = NULL;
+    m->entries[0] = (cdp_entry){"w", trained[m - members], LEAF_VALUES, CDP_DTYPE_F32};
+    m->desc.entries = m->entries;
+    m->desc.entry_count = 1;
+    m->desc.tcp = &m->tcp;
+    m->desc.join_ms = 20000;
+    m->desc.grow_ms = 20;
+    m->desc.settle_ms = 300 * TEST_SLACK;
+    m->tcp.group.timeout_ms = 20000;
+    m->status = cdp_elastic_create(&m->desc, &e);
+    if (m->status == CDP_OK) m->status = leaf_loop(m, e);
+    m->error = *cdp_last_error();
+    cdp_elastic_destroy(e);
+    return NULL;
+}
+
+static void leaves_begin(void) {
+    job_begin();
+    for (uint32_t i = 0; i < MOST; ++i)
+        for (uint64_t k = 0; k < LEAF_VALUES; ++k)
+            trained[i][k] = leaf_number(k);
+}
+
+/* Three ranks, one of which dies within a global batch; a third one comes. Then one rank alone. */
+TEST(a_job_whose_ranks_change_has_the_bits_of_one_whose_ranks_do_not) {
+    static float changed[LEAF_VALUES];
+    pthread_t t[4];
+    uint64_t steps;
+    leaves_begin();
+    set_all(4, 2, 3, 0, 1);
+    for (uint32_t i = 0; i < 4; ++i) {
+        members[i].more = 6;
+        members[i].want = 3;
+    }
+    members[1].vanish_at = 4;
+    for (uint32_t i = 0; i < 3; ++i)
+        if (pthread_create(&t[i], NULL, leaf_main, &members[i]) != 0) abort();
+    wait_for_steps(&members[0], 5);
+    if (pthread_create(&t[3], NULL, leaf_main, &members[3]) != 0) abort();
+    for (uint32_t i = 0; i < 4; ++i)
+        pthread_join(t[i], NULL);
+    steps = members[0].last.step;
+    for (uint32_t i = 0; i < 4; ++i) {
+        if (i == 1) continue;
+        ended(&members[i], CDP_OK);
+        T_EQ(3, members[i].last.size);
+        T_EQ(steps, members[i].last.step);
+        T(memcmp(trained[0], trained[i], sizeof trained[0]) == 0);
+    }
+    T(members[3].first_step >= 5);
+    memcpy(changed, trained[0], sizeof changed);
+    cdp_store_destroy(shared);
+    leaves_begin();
+    members[0].steps = steps;
+    leaf_main(&members[0]);
+    ended(&members[0], CDP_OK);
+    T_EQ(1, members[0].last.size);
+    T(memcmp(changed, trained[0], sizeof changed) == 0);
+    cdp_store_destroy(shared);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_key_of_another_program_is_named", a_key_of_another_program_is_named, 60},
@@ -667,6 +793,8 @@ int main(int argc, char **argv) {
         {"a_mistake_of_the_program_begins_no_epoch", a_mistake_of_the_program_begins_no_epoch, 40},
         {"sources_whose_bits_differ_are_found", sources_whose_bits_differ_are_found, 40},
         {"ranks_agree", ranks_agree, 40},
+        {"a_job_whose_ranks_change_has_the_bits_of_one_whose_ranks_do_not",
+            a_job_whose_ranks_change_has_the_bits_of_one_whose_ranks_do_not, 40},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
