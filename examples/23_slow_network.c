@@ -4,10 +4,11 @@
     4 bits per number.
 
         gcc -O2 examples/23_slow_network.c -o slow_network -pthread -lm
-        cdprun -n 2 ./slow_network [loss.svg [steps [period [folder or file]]]]
+        cdprun -n 2 ./slow_network [loss.svg [steps [period [folder or file [first]]]]]
 
     The same model trains twice on the same sequences: with DDP, which sends all gradients in every
-    step, and with cdp_outer_step(). Rank 0 prints the bytes of both and their loss on held-out
+    step, and with cdp_outer_step(). The first `first` steps of both are DDP, as in the paper (a
+    model that is well on its way loses less), and their bytes do not count. Rank 0 prints the bytes of both and their loss on held-out
     text, and draws both curves. `tests/bench/slow_wire.sh` runs this over a wire of 50 Mbit/s and
     80 ms.                                                                                      */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
@@ -150,13 +151,23 @@ static bool trainer_score(trainer *t, uint64_t step) {
     return true;
 }
 
+/* Bytes count from here on. Period 0: DDP goes on. */
+static bool trainer_part(trainer *t, uint64_t period) {
+    t->sent = 0;
+    if (!period) return true;
+    cdp_ddp_destroy(t->ddp);
+    t->ddp = t->model.ddp = NULL;
+    return trainer_open(t, period);
+}
+
 /* Period 0: DDP. */
-static bool train(trainer *t, uint64_t steps, uint64_t period, double *seconds) {
+static bool train(trainer *t, uint64_t steps, uint64_t period, uint64_t first, double *seconds) {
     const cdp_os *os = cdp_os_default();
     const uint64_t begun = os->now_ns(os->user);
-    bool ok = trainer_open(t, period);
+    bool ok = trainer_open(t, first ? 0 : period);
     for (uint64_t step = 0; ok && step < steps; ++step) {
-        ok = trainer_step(t, step);
+        if (first && step == first) ok = trainer_part(t, period);
+        ok = ok && trainer_step(t, step);
         if (ok && ((step + 1) % 32 == 0 || step + 1 == steps)) ok = trainer_score(t, step + 1);
     }
     *seconds = (double)(os->now_ns(os->user) - begun) / 1e9;
@@ -179,8 +190,8 @@ static bool draw_both(const char *file, const trainer *ddp, const trainer *outer
     return ok;
 }
 
-static bool compare(
-    cdp_group *world, char **words, uint64_t steps, uint64_t period, const corpus *text) {
+static bool compare(cdp_group *world, char **words, uint64_t steps, uint64_t period, uint64_t first,
+    const corpus *text) {
     const plan p = {.layers = 2,
         .width = 32,
         .heads = 4,
@@ -194,10 +205,12 @@ static bool compare(
     double seconds[2] = {0, 0};
     trainer_fill(&ddp, &p, text, world);
     trainer_fill(&outer, &p, text, world);
-    bool ok = train(&ddp, steps, 0, &seconds[0]) && train(&outer, steps, period, &seconds[1]);
+    bool ok = train(&ddp, steps, 0, first, &seconds[0])
+        && train(&outer, steps, period, first, &seconds[1]);
     if (ok && cdp_rank(world) == 0) {
         const double a = ddp.held.bits[ddp.held.count - 1],
                      b = outer.held.bits[outer.held.count - 1];
+        if (first) printf("Both begin with %llu steps of DDP, which do not count:\n", llu(first));
         printf("DDP:    %.3f bits per byte after %llu steps, %.1f s, %llu bytes sent by rank 0\n",
             a, llu(steps), seconds[0], llu(ddp.sent));
         printf("DiLoCo: %.3f bits per byte (%+.1f %%), %.1f s, %llu bytes: %.0f times fewer\n", b,
@@ -211,7 +224,7 @@ static bool compare(
 }
 
 int main(int argc, char **argv) {
-    char *words[4] = {NULL, NULL, NULL, NULL};
+    char *words[5] = {NULL, NULL, NULL, NULL, NULL};
     cdp_group *world = NULL;
     corpus text = {0};
     reason why;
@@ -220,15 +233,19 @@ int main(int argc, char **argv) {
             "Trains a small transformer with DDP, and again with DiLoCo, which sends 4 bits of "
             "each\n"
             "parameter every PERIOD steps; compares bytes and losses.\n\n"
-            "usage: cdprun -n 2 ./slow_network [loss.svg [STEPS [PERIOD [FOLDER OR FILE]]]]\n\n"
-            "Default: no picture, 160 steps, period 8, the text of this repository."))
+            "usage: cdprun -n 2 ./slow_network [loss.svg [STEPS [PERIOD [FOLDER OR FILE "
+            "[FIRST]]]]]\n\n"
+            "The first FIRST of the steps are DDP in both ways, and not counted.\n"
+            "Default: no picture, 160 steps, period 8, the text of this repository, 0."))
         return 0;
-    for (int i = 1; i < argc && i < 5; ++i)
+    for (int i = 1; i < argc && i < 6; ++i)
         words[i - 1] = argv[i];
     const uint64_t steps = words[1] ? strtoull(words[1], NULL, 10) : 160,
-                   period = words[2] ? strtoull(words[2], NULL, 10) : 8;
-    if (steps < period || period < 1) {
-        fprintf(stderr, "slow_network: steps must be at least the period, and that at least 1\n");
+                   period = words[2] ? strtoull(words[2], NULL, 10) : 8,
+                   first = words[4] ? strtoull(words[4], NULL, 10) : 0;
+    if (steps < period || period < 1 || first > steps - period) {
+        fprintf(
+            stderr, "slow_network: steps must be at least FIRST + PERIOD, and PERIOD at least 1\n");
         return 2;
     }
     if (!join_world(&world, &alone)) return 1;
@@ -236,9 +253,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "slow_network: it compares ranks: cdprun -n 2 ./slow_network\n");
         return 2;
     }
-    bool ok = corpus_gather(&text, &words[3], words[3] ? 1 : 0, argv[0], 32, &why);
+    const uint32_t named = words[3] && *words[3] ? 1 : 0;
+    bool ok = corpus_gather(&text, &words[3], named, argv[0], 32, &why);
     if (!ok) complain(&why);
-    ok = ok && compare(world, words, steps, period, &text);
+    ok = ok && compare(world, words, steps, period, first, &text);
     corpus_free(&text);
     cdp_group_destroy(world);
     return ok ? 0 : 1;
