@@ -8,9 +8,9 @@
 
     The same model trains twice on the same sequences: with DDP, which sends all gradients in every
     step, and with cdp_outer_step(). The first `first` steps of both are DDP, as in the paper (a
-    model that is well on its way loses less), and their bytes do not count. Rank 0 prints the bytes of both and their loss on held-out
-    text, and draws both curves. `tests/bench/slow_wire.sh` runs this over a wire of 50 Mbit/s and
-    80 ms.                                                                                      */
+    model that is well on its way loses less), and their bytes do not count. Rank 0 prints the bytes
+    of both and their loss on held-out text, and draws both curves. `tests/bench/slow_wire.sh` runs
+    this over a wire of 50 Mbit/s and 80 ms. */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
