@@ -4140,20 +4140,20 @@ CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint
    on, the format stands in the text as it is, because where later arguments begin is unknown. */
 CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list ap) {
     for (; *f; ++f) {
-        if (*f != '%') {
+        if (*f != '%' || f[1] == '%') {
+            if (*f == '%') ++f;
             cdp__text_char(t, *f);
             continue;
         }
-        const char *directive = f;
+        const char *directive = f, *s = NULL;
         uint64_t bytes = sizeof(int);
         for (++f; *f == 'l' || *f == 'z'; ++f) {
             bytes = bytes == sizeof(int) && f[1] != 'l' ? sizeof(long) : sizeof(long long);
             if (*f == 'z') bytes = sizeof(size_t);
         }
         if (*f == 's') {
-            const char *s = va_arg(ap, const char *);
+            s = va_arg(ap, const char *);
             if (!s) s = "(null)";
-            cdp__text_bytes(t, s, strlen(s));
         } else if (*f == 'c') {
             cdp__text_char(t, (char)va_arg(ap, int));
         } else if (*f == 'd') {
@@ -4164,12 +4164,11 @@ CDP__PRIVATE CDP__COLD void cdp__text_add_v(cdp__text *t, const char *f, va_list
             const uint64_t v = bytes == 8 ? (uint64_t)va_arg(ap, unsigned long long)
                                           : (uint64_t)va_arg(ap, unsigned);
             cdp__text_number(t, v, false, *f == 'u' ? 10 : 16);
-        } else if (*f == '%') {
-            cdp__text_char(t, '%');
         } else {
-            cdp__text_bytes(t, directive, strlen(directive));
-            break;
+            s = directive;
         }
+        if (s) cdp__text_bytes(t, s, strlen(s));
+        if (s == directive) break;
     }
     (void)cdp__text_end(t);
 }
@@ -13065,7 +13064,9 @@ typedef struct cdp__world {
     bool stop;              /* the progress thread must end */
     bool follows;           /* some operation was to follow a work, which may be another group's */
     bool control_queued;    /* some port has control messages to send */
-    bool untold;            /* a failed group has peers that were not connected in time */
+#ifndef CDP_NO_GROUPS
+    bool untold; /* a failed group has peers that were not connected in time */
+#endif
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
     bool cut;               /* this poll ended at its budget, and there is more to do */

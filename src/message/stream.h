@@ -129,7 +129,9 @@ typedef struct cdp__world {
     bool stop;              /* the progress thread must end */
     bool follows;           /* some operation was to follow a work, which may be another group's */
     bool control_queued;    /* some port has control messages to send */
-    bool untold;            /* a failed group has peers that were not connected in time */
+#ifndef CDP_NO_GROUPS
+    bool untold; /* a failed group has peers that were not connected in time */
+#endif
     bool fast_poll;         /* this poll of the groups is one of several: only the last one checks
                           deadlines */
     bool cut;               /* this poll ended at its budget, and there is more to do */
