@@ -124,11 +124,11 @@ typedef struct cdp__world {
     cdp_group *groups;             /* all */
     cdp_group *active;             /* those with something to do */
     struct cdp__deferred *pending; /* works that are not operations, in the order of the calls */
-    void *cond;             /* where callers sleep while another thread is in transport.wait */
-    bool sleeping;          /* a thread is in transport.wait; at most one is */
-    bool stop;              /* the progress thread must end */
-    bool follows;           /* some operation was to follow a work, which may be another group's */
-    bool control_queued;    /* some port has control messages to send */
+    void *cond;          /* where callers sleep while another thread is in transport.wait */
+    bool sleeping;       /* a thread is in transport.wait; at most one is */
+    bool stop;           /* the progress thread must end */
+    bool follows;        /* some operation was to follow a work, which may be another group's */
+    bool control_queued; /* some port has control messages to send */
 #ifndef CDP_NO_GROUPS
     bool untold; /* a failed group has peers that were not connected in time */
 #endif
