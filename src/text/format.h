@@ -43,12 +43,6 @@ CDP__PRIVATE cdp__text cdp__text_of(char *at, uint64_t room) {
     return t;
 }
 
-CDP__PRIVATE void cdp__text_char(cdp__text *t, char c) {
-    if (t->flush && t->used + 1 >= t->room) t->flush(t);
-    if (t->used + 1 < t->room) t->at[t->used] = c;
-    ++t->used;
-}
-
 CDP__PRIVATE void cdp__text_bytes(cdp__text *t, const void *data, uint64_t bytes) {
     const char *from = (const char *)data;
     while (bytes) {
@@ -61,6 +55,10 @@ CDP__PRIVATE void cdp__text_bytes(cdp__text *t, const void *data, uint64_t bytes
         bytes -= n;
         if (bytes) t->flush(t);
     }
+}
+
+CDP__PRIVATE void cdp__text_char(cdp__text *t, char c) {
+    cdp__text_bytes(t, &c, 1);
 }
 
 CDP__PRIVATE void cdp__text_number(cdp__text *t, uint64_t v, bool negative, uint32_t base) {
