@@ -93,11 +93,11 @@
         data of a file begin at a multiple of 4096.
 
     WHY NOTHING IS LOST
-        A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 syncs the folder,
-        writes checkpoint.json under another name, syncs it, renames it, syncs the folder, renames
-        the folder to step-N, and syncs PATH. Only then does the call return CDP_OK, and only then
-        are older steps removed, checkpoint.json first. Existing steps are never changed. The next
-        save removes folders that were not finished. Tests cut the power at each of these calls in
+        A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 writes and syncs
+        checkpoint.json, syncs the folder, renames it to step-N, and syncs PATH. Only then does the
+        call return CDP_OK, and only then are older steps removed: each gets a name that is no
+        step's, and PATH is synced, before its files go. Existing steps are never changed. The next
+        save removes folders that were not finished. `latest` is not synced. Tests cut the power at each of these calls in
         a model of a file system that loses and reorders what was not synced.
 
     IN THE BACKGROUND
@@ -215,7 +215,8 @@ typedef struct cdp_ckpt_desc {
     uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
     uint64_t
         stage_bytes;  /* cdp_ckpt_save_async: most memory for copies; a call that needs more waits
-                             until the rest is written (default: what this rank writes) */
+                             until the rest is written, and in frames all ranks write in the call
+                             (default: what this rank writes) */
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */
@@ -664,16 +665,66 @@ CDP__PRIVATE void cdp__ck_weights_fill(cdp__ck_weights *w) {
     }
 }
 
+/* Many elements at a time, as far as the processor can: *done becomes how many these were. */
+#ifdef __SSE2__
+/* Adds products of four elements and four weights to both halves of `sum`. */
+CDP__PRIVATE __m128i cdp__ck_four(__m128i sum, __m128i x, const uint32_t *w) {
+    const __m128i by = _mm_loadu_si128((const __m128i *)(const void *)w);
+    sum = _mm_add_epi64(sum, _mm_mul_epu32(x, by));
+    return _mm_add_epi64(sum, _mm_mul_epu32(_mm_srli_epi64(x, 32), _mm_srli_epi64(by, 32)));
+}
+CDP__PRIVATE __m128i cdp__ck_eight(__m128i sum, __m128i x, const uint32_t *w) {
+    const __m128i zero = _mm_setzero_si128();
+    sum = cdp__ck_four(sum, _mm_unpacklo_epi16(x, zero), w);
+    return cdp__ck_four(sum, _mm_unpackhi_epi16(x, zero), w + 4);
+}
+CDP__PRIVATE uint64_t cdp__ck_both(__m128i sum) {
+    uint64_t halves[2];
+    memcpy(halves, &sum, sizeof sum);
+    return halves[0] + halves[1];
+}
+/* Elements of 1, 2 or 4 bytes, 16 bytes at a time. */
+CDP__PRIVATE uint64_t cdp__ck_sum_many(
+    const uint32_t *w, const uint8_t *at, uint64_t elem, uint64_t n, uint64_t *done) {
+    const __m128i zero = _mm_setzero_si128();
+    __m128i sum = zero;
+    uint64_t i;
+    for (i = 0; i + 16 / elem <= n; i += 16 / elem) {
+        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(at + i * elem));
+        if (elem == 4)
+            sum = cdp__ck_four(sum, x, w + i);
+        else if (elem == 2)
+            sum = cdp__ck_eight(sum, x, w + i);
+        else {
+            sum = cdp__ck_eight(sum, _mm_unpacklo_epi8(x, zero), w + i);
+            sum = cdp__ck_eight(sum, _mm_unpackhi_epi8(x, zero), w + i + 8);
+        }
+    }
+    *done = i;
+    return cdp__ck_both(sum);
+}
+#else
+CDP__PRIVATE uint64_t cdp__ck_sum_many(
+    const uint32_t *w, const uint8_t *at, uint64_t elem, uint64_t n, uint64_t *done) {
+    (void)w;
+    (void)at;
+    (void)elem;
+    (void)n;
+    *done = 0;
+    return 0;
+}
+#endif
+
 CDP__PRIVATE uint64_t cdp__ck_sum1(const uint32_t *w, const uint8_t *at, uint64_t n) {
-    uint64_t sum = 0, i;
-    for (i = 0; i < n; ++i)
+    uint64_t i, sum = cdp__ck_sum_many(w, at, 1, n, &i);
+    for (; i < n; ++i)
         sum += (uint64_t)at[i] * w[i];
     return sum;
 }
 
 CDP__PRIVATE uint64_t cdp__ck_sum2(const uint32_t *w, const uint8_t *at, uint64_t n) {
-    uint64_t sum = 0, i;
-    for (i = 0; i < n; ++i) {
+    uint64_t i, sum = cdp__ck_sum_many(w, at, 2, n, &i);
+    for (; i < n; ++i) {
         uint16_t x;
         memcpy(&x, at + 2 * i, 2);
         sum += (uint64_t)x * w[i];
@@ -682,8 +733,8 @@ CDP__PRIVATE uint64_t cdp__ck_sum2(const uint32_t *w, const uint8_t *at, uint64_
 }
 
 CDP__PRIVATE uint64_t cdp__ck_sum4(const uint32_t *w, const uint8_t *at, uint64_t n) {
-    uint64_t sum = 0, i;
-    for (i = 0; i < n; ++i) {
+    uint64_t i, sum = cdp__ck_sum_many(w, at, 4, n, &i);
+    for (; i < n; ++i) {
         uint32_t x;
         memcpy(&x, at + 4 * i, 4);
         sum += (uint64_t)x * w[i];
@@ -876,6 +927,7 @@ typedef struct cdp__ck_entry {
 
 typedef struct cdp__ck_file {
     uint64_t name, data_at, bytes; /* data_at: length of the header with its own length */
+    bool synced;                   /* by this rank, while saving */
 } cdp__ck_file;
 
 typedef struct cdp__ck_table {
@@ -1717,7 +1769,8 @@ CDP__PRIVATE cdp_status cdp__ck_plan_limits(const cdp__ck_table *t) {
 
 #define CDP__CK_PATH 1200u         /* room of a path */
 #define CDP__CK_PATH_MAX 512u      /* longest desc.path, so that file names fit behind it */
-#define CDP__CK_AT_ONCE (8u << 20) /* bytes of one call */
+#define CDP__CK_AT_ONCE (8u << 20) /* bytes between two looks at who waits */
+#define CDP__CK_CALL (512u << 10)  /* bytes of one call: they stay in the cache for their sum */
 
 /* What is counted while a checkpoint is saved or loaded. */
 typedef struct cdp__ck_disk {
@@ -1751,7 +1804,7 @@ CDP__PRIVATE int32_t cdp__ck_write(
     const uint8_t *data = (const uint8_t *)from;
     while (bytes) {
         const int64_t n =
-            d->os->files.write_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_AT_ONCE));
+            d->os->files.write_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_CALL));
         ++d->writes;
         if (n <= 0) return n ? (int32_t)-n : EIO;
         at += (uint64_t)n;
@@ -1767,7 +1820,7 @@ CDP__PRIVATE int32_t cdp__ck_read(
     uint8_t *data = (uint8_t *)to;
     while (bytes) {
         const int64_t n =
-            d->os->files.read_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_AT_ONCE));
+            d->os->files.read_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_CALL));
         ++d->reads;
         if (n <= 0) return n ? (int32_t)-n : EBADMSG;
         d->read_bytes += (uint64_t)n;
@@ -1789,29 +1842,30 @@ CDP__PRIVATE int32_t cdp__ck_sync_folder(const cdp__ck_disk *d, const char *path
     return r < 0 ? -r : 0;
 }
 
-/* Writes a new file of `length` bytes that begins with these, and syncs it. */
-CDP__PRIVATE int32_t cdp__ck_write_file(
-    cdp__ck_disk *d, const char *path, const void *data, uint64_t bytes, uint64_t length) {
+/* Writes a new file of `length` bytes that begins with these; `sync`: nothing is written to it later
+   on. */
+CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const void *data,
+    uint64_t bytes, uint64_t length, bool sync) {
     int32_t fd,
         err = cdp__ck_open_file(d, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY, &fd);
     if (err) return err;
     if (length > bytes) err = -d->os->files.cut_file(d->os->user, fd, length);
     if (!err) err = cdp__ck_write(d, fd, 0, data, bytes);
-    if (!err) err = cdp__ck_sync(d, fd);
+    if (!err && sync) err = cdp__ck_sync(d, fd);
     cdp__ck_close_file(d, fd, &err);
     return err;
 }
 
-/* Puts a file into its place in a folder: readers see the old one, or the whole new one. */
+/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power cut
+   may leave either, or one without bytes. */
 CDP__PRIVATE int32_t cdp__ck_place_file(
     cdp__ck_disk *d, const char *folder, const char *name, const void *data, uint64_t bytes) {
     char path[CDP__CK_PATH], other[CDP__CK_PATH];
     int32_t err;
     cdp__ck_path(path, folder, name);
     (void)cdp__format(other, sizeof other, "%s.tmp", path);
-    err = cdp__ck_write_file(d, other, data, bytes, bytes);
-    if (!err) err = -d->os->files.rename_file(d->os->user, other, path);
-    return err ? err : cdp__ck_sync_folder(d, folder);
+    err = cdp__ck_write_file(d, other, data, bytes, bytes, false);
+    return err ? err : -d->os->files.rename_file(d->os->user, other, path);
 }
 
 /* Reads a whole file of at most `max` bytes into memory of the os; there is a zero behind it. */
@@ -1963,17 +2017,13 @@ CDP__PRIVATE void cdp__ck_list_file(void *user, const char *name) {
     l->file = true;
 }
 
-/* Removes the folder of a step: first what makes it a checkpoint, for good, then the rest. */
-CDP__PRIVATE int32_t cdp__ck_remove_step(
+/* Removes a folder that is no step. After a power cut some of it may be there again. */
+CDP__PRIVATE int32_t cdp__ck_remove_folder(
     const cdp__ck_disk *d, const char *path, const char *name) {
     char folder[CDP__CK_PATH], file[CDP__CK_PATH];
     cdp__ck_listing l;
-    int32_t r, err;
+    int32_t r, err = 0;
     cdp__ck_path(folder, path, name);
-    cdp__ck_path(file, folder, CDP__CK_DESCRIPTION);
-    r = d->os->files.remove_file(d->os->user, file);
-    if (r < 0 && r != -ENOENT) return -r;
-    err = r == 0 ? cdp__ck_sync_folder(d, folder) : 0;
     while (!err) {
         memset(&l, 0, sizeof l);
         r = d->os->files.list_folder(d->os->user, folder, cdp__ck_list_file, &l);
@@ -1982,14 +2032,26 @@ CDP__PRIVATE int32_t cdp__ck_remove_step(
         cdp__ck_path(file, folder, l.leftover);
         err = -d->os->files.remove_file(d->os->user, file);
     }
-    if (!err) err = -d->os->files.remove_folder(d->os->user, folder);
-    return err ? err : cdp__ck_sync_folder(d, path);
+    return err ? err : -d->os->files.remove_folder(d->os->user, folder);
+}
+
+/* Removes a step, which first becomes a leftover for good: no cut leaves a part of it as a step. */
+CDP__PRIVATE int32_t cdp__ck_remove_step(const cdp__ck_disk *d, const char *path, uint64_t step) {
+    char name[64], swept[80], from[CDP__CK_PATH], to[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_step_name(name, step);
+    (void)cdp__format(swept, sizeof swept, "%s.tmp-swept", name);
+    cdp__ck_path(from, path, name);
+    cdp__ck_path(to, path, swept);
+    err = -d->os->files.rename_file(d->os->user, from, to);
+    if (!err) err = cdp__ck_sync_folder(d, path);
+    return err ? err : cdp__ck_remove_folder(d, path, swept);
 }
 
 /* Removes a rest of an earlier save; it may be gone already. */
 CDP__PRIVATE cdp_status cdp__ck_remove_rest(
     const cdp__ck_disk *d, const char *path, const char *name) {
-    const int32_t err = cdp__ck_remove_step(d, path, name);
+    const int32_t err = cdp__ck_remove_folder(d, path, name);
     if (!err || err == ENOENT) return CDP_OK;
     return cdp_error_set(CDP_ERR_IO, -1, err,
         "cdp_ckpt_save: cannot remove %s/%s, which an earlier save left: it is no checkpoint; make "
@@ -2016,14 +2078,12 @@ CDP__PRIVATE int32_t cdp__ck_sweep_steps(
     while ((err = cdp__ck_list(d, path, below, &l)) == 0 && l.found) {
         int32_t why = 0;
         const bool whole = cdp__ck_complete(d, path, l.step, &why), half = why == ENOENT;
-        char name[64];
         below = l.step;
         if (!half && (l.step == saved || kept < keep || (every && l.step % every == 0))) {
             if (whole) ++kept; /* what is damaged stays, and does not count */
             continue;
         }
-        cdp__ck_step_name(name, l.step);
-        err = cdp__ck_remove_step(d, path, name);
+        err = cdp__ck_remove_step(d, path, l.step);
         if (err) break;
     }
     return err;
@@ -2130,6 +2190,7 @@ struct cdp_ckpt {
     cdp__ck_progress progress;
     struct cdp__ck_save *saving; /* in the background */
     bool asynced;                /* it was, once: the same on all ranks */
+    bool path_synced;            /* rank 0: the name of the folder of the job is on disk */
     void *stage;                 /* copies of what is being written; kept for the next save */
     uint64_t stage_room;
     cdp__ck_weights weights;
@@ -2203,7 +2264,7 @@ CDP__PRIVATE void cdp__ck_preview_entry(
     out->bytes_written += (p.last - p.first) * elem;
     while (place < p.last) {
         const cdp__ck_run r = cdp__ck_run_at(&p, place, p.last);
-        out->writes += (r.count * elem + CDP__CK_AT_ONCE - 1) / CDP__CK_AT_ONCE;
+        out->writes += (r.count * elem + CDP__CK_CALL - 1) / CDP__CK_CALL;
         place += r.count;
     }
 }
@@ -2552,7 +2613,7 @@ CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
     s->lock_file = -1;
 }
 
-/* Creates a file with its header and its final length. */
+/* Creates a file with its header and its final length; it is synced when it is whole. */
 CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
     const cdp__ck_file *const f = &s->t.files[file];
     uint8_t *const header = (uint8_t *)cdp__alloc(s->t.os, f->data_at);
@@ -2561,7 +2622,7 @@ CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
     if (!header) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a header");
     cdp__ck_fill_header(&s->t, file, header, f->data_at);
     cdp__ck_path(path, s->folder, s->t.text + f->name);
-    err = cdp__ck_write_file(&s->disk, path, header, f->data_at, f->bytes);
+    err = cdp__ck_write_file(&s->disk, path, header, f->data_at, f->bytes, false);
     cdp__free(s->t.os, header);
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
@@ -2597,19 +2658,20 @@ CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint64_t begin) {
     cdp__ck_write_index(&t, s, begin);
     (void)cdp__format(
         path, sizeof path, "%s/%s.safetensors.index.json", s->folder, s->t.text + begin);
-    err = cdp__ck_write_file(&s->disk, path, memory, t.used, t.used);
+    err = cdp__ck_write_file(&s->disk, path, memory, t.used, t.used, true);
     cdp__free(s->t.os, memory);
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* Makes the folder of the job. Its own name is synced each time: an earlier save may have made it
-   and ended before that. */
+/* Makes the folder of the job. Its own name is synced once by each cdp_ckpt: an earlier job may have
+   made it and ended before that. */
 CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     const int32_t r = s->disk.os->files.make_folder(s->disk.os->user, s->c->path);
     char parent[CDP__CK_PATH_MAX + 1];
     uint64_t n = strlen(s->c->path);
     int32_t err;
     if (r < 0 && r != -EEXIST) return cdp__ck_io(-r, "cannot make the folder", s->c->path);
+    if (r < 0 && s->c->path_synced) return CDP_OK;
     memcpy(parent, s->c->path, (size_t)n + 1);
     while (n > 1 && parent[n - 1] == '/') /* at the end */
         --n;
@@ -2618,7 +2680,9 @@ CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     parent[n] = 0;
     err = cdp__ck_sync_folder(&s->disk, n ? parent : ".");
     if (err == EACCES && r < 0) err = 0; /* it is not ours, and neither is its name */
-    return err ? cdp__ck_io(err, "cannot sync the folder above", s->c->path) : CDP_OK;
+    if (err) return cdp__ck_io(err, "cannot sync the folder above", s->c->path);
+    s->c->path_synced = true;
+    return CDP_OK;
 }
 
 /* C1: the folder with the name that it has until it is complete, and the files. */
@@ -2635,6 +2699,10 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
+    if (r != ENOENT) { /* it may be a good one, which another save leaves alone */
+        cdp__ck_path(path, s->c->path, s->name);
+        return cdp__ck_io(r, "cannot read checkpoint.json in", path);
+    }
     st = cdp__ck_remove_rest(&s->disk, s->c->path, s->name); /* of a step that was removed */
     if (st == CDP_OK) st = cdp__ck_sweep_leftovers(&s->disk, s->c->path);
     if (st != CDP_OK) return st;
@@ -2668,11 +2736,11 @@ CDP__PRIVATE cdp_status cdp__ck_write_blobs(cdp__ck_save *s) {
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* C5 to C8: checkpoint.json, which says that everything else is there. */
+/* C4, C5: checkpoint.json, which says that everything else is there. */
 CDP__PRIVATE cdp_status cdp__ck_write_description(cdp__ck_save *s) {
     cdp__text t = cdp__text_of(NULL, 0);
     uint64_t room, hash;
-    char *memory;
+    char *memory, path[CDP__CK_PATH];
     int32_t err;
     cdp__ck_write_body(&t, &s->t);
     room = t.used + 64;
@@ -2685,12 +2753,13 @@ CDP__PRIVATE cdp_status cdp__ck_write_description(cdp__ck_save *s) {
     cdp__text_add(&t, CDP__CK_CHECK);
     cdp__ck_hex(&t, hash);
     cdp__text_add(&t, "\"}\n");
-    err = cdp__ck_place_file(&s->disk, s->folder, CDP__CK_DESCRIPTION, memory, t.used);
+    cdp__ck_path(path, s->folder, CDP__CK_DESCRIPTION);
+    err = cdp__ck_write_file(&s->disk, path, memory, t.used, t.used, true);
     cdp__free(s->t.os, memory);
-    return err ? cdp__ck_io(err, "cannot write checkpoint.json in", s->folder) : CDP_OK;
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* C9 to C14. */
+/* C7 to C9: the folder has the name of the step, which is durable then. `latest` needs no sync. */
 CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
     const cdp_os_files *const f = &s->disk.os->files;
     char path[CDP__CK_PATH], latest[80];
@@ -2710,11 +2779,11 @@ CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
     const cdp_os *const os = s->disk.os;
     const uint64_t began = os->now_ns(os->user);
     cdp_status st = cdp__ck_write_blobs(s);
+    if (st == CDP_OK) st = cdp__ck_write_description(s);
     if (st == CDP_OK) {
-        const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder); /* C4 */
+        const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder); /* C6: all names in it */
         if (err) st = cdp__ck_io(err, "cannot sync", s->folder);
     }
-    if (st == CDP_OK) st = cdp__ck_write_description(s);
     if (st == CDP_OK) st = cdp__ck_publish(s);
     s->info.commit_ns = os->now_ns(os->user) - began;
     return st;
@@ -2723,7 +2792,7 @@ CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
 /* Removes what a failed save has written, as far as that works: the next one tries again. */
 CDP__PRIVATE void cdp__ck_undo(const cdp__ck_save *s) {
     const char *const name = strrchr(s->folder, '/');
-    if (s->folder[0] && name) (void)cdp__ck_remove_step(&s->disk, s->c->path, name + 1);
+    if (s->folder[0] && name) (void)cdp__ck_remove_folder(&s->disk, s->c->path, name + 1);
 }
 
 /* ---- >>checkpoint/write: the bytes of this rank on their way to disk, or to a copy ----------- */
@@ -2823,6 +2892,7 @@ CDP__PRIVATE cdp_status cdp__ck_end_file(cdp__ck_save *s, bool sync) {
     int32_t err = 0;
     if (s->file < 0) return CDP_OK;
     if (sync) err = cdp__ck_sync(&s->disk, s->file);
+    s->t.files[s->file_index].synced = sync;
     s->info.sync_ns += os->now_ns(os->user) - began;
     cdp__ck_close_file(&s->disk, s->file, &err);
     s->file = -1;
@@ -2830,14 +2900,14 @@ CDP__PRIVATE cdp_status cdp__ck_end_file(cdp__ck_save *s, bool sync) {
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* Makes the file of an entry the one that is written. */
-CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, const cdp__ck_entry *e) {
+/* Makes a file the one that is written. */
+CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, uint32_t file) {
     char path[CDP__CK_PATH];
     int32_t err;
-    if (s->file >= 0 && s->file_index == e->file) return CDP_OK;
+    if (s->file >= 0 && s->file_index == file) return CDP_OK;
     if (cdp__ck_end_file(s, true) != CDP_OK) return cdp_last_error()->status;
-    cdp__ck_path(path, s->folder, cdp__ck_file_name(&s->t, e));
-    s->file_index = e->file;
+    cdp__ck_path(path, s->folder, s->t.text + s->t.files[file].name);
+    s->file_index = file;
     err = cdp__ck_open_file(&s->disk, path, CDP_FILE_WRITE, &s->file);
     if (err == ENOENT)
         return cdp_error_set(CDP_ERR_IO, -1, err,
@@ -2847,21 +2917,39 @@ CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, const cdp__ck_entry *e)
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
+/* Rank 0 has written headers: files of which it writes nothing else are synced, too. */
+CDP__PRIVATE cdp_status cdp__ck_sync_headers(cdp__ck_save *s) {
+    cdp_status st = cdp__ck_end_file(s, true);
+    uint32_t i;
+    if (cdp_rank(s->group)) return st;
+    for (i = 0; st == CDP_OK && i < s->tensor_files; ++i) {
+        if (s->t.files[i].synced) continue;
+        st = cdp__ck_file_of(s, i);
+        if (st == CDP_OK) st = cdp__ck_end_file(s, true);
+    }
+    return st;
+}
+
+/* Writes a chunk, and sums each part of it while the cache has it. */
 CDP__PRIVATE cdp_status cdp__ck_write_chunk(cdp__ck_save *s, const cdp__ck_chunk *k) {
     const uint64_t elem = cdp__dtype_row_of(k->e->dtype)->bytes, bytes = k->run.count * elem;
-    cdp_status st = cdp__ck_file_of(s, k->e);
-    if (st == CDP_OK) {
-        const int32_t err =
-            cdp__ck_write(&s->disk, s->file, k->e->at + k->run.at * elem, k->from, bytes);
+    const uint64_t slab = cdp__ck_slab_elements(&s->t, k->e);
+    const cdp_status st = cdp__ck_file_of(s, k->e->file);
+    uint64_t i, n;
+    if (st != CDP_OK) return st;
+    for (i = 0; i < k->run.count; i += n) {
+        const uint64_t at = k->run.at + i;
+        const uint8_t *const from = k->from + i * elem;
+        int32_t err;
+        n = cdp__min(k->run.count - i, CDP__CK_CALL / elem);
+        cdp__ck_sum_slabs(&s->c->weights, from, elem, at, n, slab, s->t.sums + k->e->first_sum);
+        err = cdp__ck_write(&s->disk, s->file, k->e->at + at * elem, from, n * elem);
         if (err) {
             char path[CDP__CK_PATH];
             cdp__ck_path(path, s->folder, cdp__ck_file_name(&s->t, k->e));
-            st = cdp__ck_io(err, "cannot write", path);
+            return cdp__ck_io(err, "cannot write", path);
         }
     }
-    if (st != CDP_OK) return st;
-    cdp__ck_sum_slabs(&s->c->weights, k->from, elem, k->run.at, k->run.count,
-        cdp__ck_slab_elements(&s->t, k->e), s->t.sums + k->e->first_sum);
     s->info.bytes_written += bytes;
     cdp__ck_progressed(&s->c->desc, &s->progress, bytes);
     return CDP_OK;
@@ -2880,7 +2968,7 @@ CDP__PRIVATE cdp_status cdp__ck_write_some(cdp__ck_save *s) {
         (void)cdp__ck_end_file(s, false);
         return st;
     }
-    st = cdp__ck_end_file(s, true);
+    st = cdp__ck_sync_headers(s);
     s->info.write_ns = os->now_ns(os->user) - s->began_ns - s->info.sync_ns;
     return st;
 }
@@ -3208,21 +3296,30 @@ CDP__PRIVATE cdp_status cdp__ck_stage_wait(cdp__ck_save *s, uint64_t most, bool 
         (unsigned)timeout);
 }
 
+/* The most memory for copies. */
+CDP__PRIVATE uint64_t cdp__ck_stage_most(const cdp__ck_save *s) {
+    return s->c->desc.stage_bytes ? s->c->desc.stage_bytes : UINT64_MAX;
+}
+
+/* Makes room for copies of so many bytes; false: there is no memory. */
+CDP__PRIVATE bool cdp__ck_stage_memory(cdp__ck_save *s, uint64_t need) {
+    cdp_ckpt *const c = s->c;
+    if (need <= c->stage_room) return true;
+    cdp__free(s->t.os, c->stage);
+    c->stage = cdp__alloc(s->t.os, need);
+    c->stage_room = c->stage ? need : 0;
+    return c->stage != NULL;
+}
+
 /* Makes room for copies of what is left; without it, waits until that is written. */
 CDP__PRIVATE cdp_status cdp__ck_stage_room(cdp__ck_save *s) {
-    cdp_ckpt *const c = s->c;
-    const uint64_t most = c->desc.stage_bytes ? c->desc.stage_bytes : UINT64_MAX;
     uint64_t need;
-    cdp_status st = cdp__ck_stage_wait(s, most, false);
+    const cdp_status st = cdp__ck_stage_wait(s, cdp__ck_stage_most(s), false);
     if (st != CDP_OK) return st;
     cdp__lock_take(&s->lock);
     need = s->rest;
     cdp__lock_give(&s->lock);
-    if (need <= c->stage_room) return CDP_OK;
-    cdp__free(s->t.os, c->stage);
-    c->stage = cdp__alloc(s->t.os, need);
-    c->stage_room = c->stage ? need : 0;
-    return c->stage ? CDP_OK : cdp__ck_stage_wait(s, 0, false);
+    return cdp__ck_stage_memory(s, need) ? CDP_OK : cdp__ck_stage_wait(s, 0, false);
 }
 
 /* After OK the program may change its memory. */
@@ -3242,6 +3339,36 @@ CDP__PRIVATE cdp_status cdp__ck_stage(cdp__ck_save *s) {
     return st;
 }
 
+/* Without threads a rank that waits until something is written needs frames of all ranks, which need
+   not come. So all have their memory for copies from the start, or none saves; and where copies would
+   not fit stage_bytes on some rank, all write in the call (*now). */
+CDP__PRIVATE cdp_status cdp__ck_frames(cdp__ck_save *s, bool threads, uint32_t *now) {
+    cdp_group *const g = s->c->desc.group;
+    uint32_t mine = !threads && s->rest > cdp__ck_stage_most(s);
+    cdp_status st = CDP_OK;
+    if (!threads && !mine && !cdp__ck_stage_memory(s, s->rest))
+        st = cdp_error_set(CDP_ERR_NOMEM, -1, 0,
+            "cdp_ckpt_save_async: out of memory for a copy of %llu bytes; set stage_bytes, or call "
+            "cdp_ckpt_save()",
+            (unsigned long long)s->rest);
+    st = cdp__ck_verdict(g, st);
+    if (st == CDP_OK) st = cdp_allreduce(g, &mine, now, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
+    return st;
+}
+
+/* Begins to write. A copy that fits is made before, so that both do not share the memory's speed. */
+CDP__PRIVATE cdp_status cdp__ck_launch(cdp__ck_save *s, bool threads, bool now) {
+    const cdp_os *const os = s->t.os;
+    const bool late = s->c->desc.late;
+    cdp_status st = CDP_OK;
+    if (!late && s->rest <= cdp__ck_stage_most(s) && cdp__ck_stage_memory(s, s->rest))
+        st = cdp__ck_stage(s);
+    if (threads) s->thread = os->threads.start(os, cdp__ck_thread, s);
+    /* without a thread it is written here; others wait meanwhile */
+    if (threads ? !s->thread : now) (void)cdp__ck_run_save(s, CDP__NEVER);
+    return st == CDP_OK && !late ? cdp__ck_stage(s) : st;
+}
+
 /* ---- calls ---- */
 
 CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *c, uint64_t step) {
@@ -3256,6 +3383,7 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
     const cdp_os *os;
     uint64_t began;
     cdp__ck_save *s;
+    uint32_t now = 0;
     bool threads;
     cdp_status st;
     if (!c)
@@ -3266,16 +3394,14 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
     st = cdp__ck_save_open(c, step, "cdp_ckpt_save_async", &s);
     if (st != CDP_OK) return st;
     st = cdp__ck_verdict(c->desc.group, cdp__ck_apart(s, threads));
+    if (st == CDP_OK) st = cdp__ck_frames(s, threads, &now);
     if (st != CDP_OK) {
         cdp__ck_save_close(s);
         return st;
     }
     c->asynced = true;
     c->saving = s;
-    if (threads) s->thread = os->threads.start(os, cdp__ck_thread, s);
-    if (threads && !s->thread) /* without a thread it is written here; others wait meanwhile */
-        (void)cdp__ck_run_save(s, CDP__NEVER);
-    if (!c->desc.late) st = cdp__ck_stage(s);
+    st = cdp__ck_launch(s, threads, now != 0);
     s->stall_ns += os->now_ns(os->user) - began;
     return st;
 }
@@ -3569,7 +3695,7 @@ typedef void cdp__ck_got(
 /* Reads all elements of a piece to `to`, and calls got() for each stretch of memory. */
 CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
     const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
-    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_CALL / elem;
     uint8_t *const data = (uint8_t *)to;
     uint64_t place = 0, next = 0;
     int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;

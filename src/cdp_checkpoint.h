@@ -91,11 +91,11 @@
         data of a file begin at a multiple of 4096.
 
     WHY NOTHING IS LOST
-        A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 syncs the folder,
-        writes checkpoint.json under another name, syncs it, renames it, syncs the folder, renames
-        the folder to step-N, and syncs PATH. Only then does the call return CDP_OK, and only then
-        are older steps removed, checkpoint.json first. Existing steps are never changed. The next
-        save removes folders that were not finished. Tests cut the power at each of these calls in
+        A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 writes and syncs
+        checkpoint.json, syncs the folder, renames it to step-N, and syncs PATH. Only then does the
+        call return CDP_OK, and only then are older steps removed: each gets a name that is no
+        step's, and PATH is synced, before its files go. Existing steps are never changed. The next
+        save removes folders that were not finished. `latest` is not synced. Tests cut the power at each of these calls in
         a model of a file system that loses and reorders what was not synced.
 
     IN THE BACKGROUND

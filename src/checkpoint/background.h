@@ -195,21 +195,30 @@ CDP__PRIVATE cdp_status cdp__ck_stage_wait(cdp__ck_save *s, uint64_t most, bool 
         (unsigned)timeout);
 }
 
+/* The most memory for copies. */
+CDP__PRIVATE uint64_t cdp__ck_stage_most(const cdp__ck_save *s) {
+    return s->c->desc.stage_bytes ? s->c->desc.stage_bytes : UINT64_MAX;
+}
+
+/* Makes room for copies of so many bytes; false: there is no memory. */
+CDP__PRIVATE bool cdp__ck_stage_memory(cdp__ck_save *s, uint64_t need) {
+    cdp_ckpt *const c = s->c;
+    if (need <= c->stage_room) return true;
+    cdp__free(s->t.os, c->stage);
+    c->stage = cdp__alloc(s->t.os, need);
+    c->stage_room = c->stage ? need : 0;
+    return c->stage != NULL;
+}
+
 /* Makes room for copies of what is left; without it, waits until that is written. */
 CDP__PRIVATE cdp_status cdp__ck_stage_room(cdp__ck_save *s) {
-    cdp_ckpt *const c = s->c;
-    const uint64_t most = c->desc.stage_bytes ? c->desc.stage_bytes : UINT64_MAX;
     uint64_t need;
-    cdp_status st = cdp__ck_stage_wait(s, most, false);
+    const cdp_status st = cdp__ck_stage_wait(s, cdp__ck_stage_most(s), false);
     if (st != CDP_OK) return st;
     cdp__lock_take(&s->lock);
     need = s->rest;
     cdp__lock_give(&s->lock);
-    if (need <= c->stage_room) return CDP_OK;
-    cdp__free(s->t.os, c->stage);
-    c->stage = cdp__alloc(s->t.os, need);
-    c->stage_room = c->stage ? need : 0;
-    return c->stage ? CDP_OK : cdp__ck_stage_wait(s, 0, false);
+    return cdp__ck_stage_memory(s, need) ? CDP_OK : cdp__ck_stage_wait(s, 0, false);
 }
 
 /* After OK the program may change its memory. */
@@ -229,6 +238,36 @@ CDP__PRIVATE cdp_status cdp__ck_stage(cdp__ck_save *s) {
     return st;
 }
 
+/* Without threads a rank that waits until something is written needs frames of all ranks, which need
+   not come. So all have their memory for copies from the start, or none saves; and where copies would
+   not fit stage_bytes on some rank, all write in the call (*now). */
+CDP__PRIVATE cdp_status cdp__ck_frames(cdp__ck_save *s, bool threads, uint32_t *now) {
+    cdp_group *const g = s->c->desc.group;
+    uint32_t mine = !threads && s->rest > cdp__ck_stage_most(s);
+    cdp_status st = CDP_OK;
+    if (!threads && !mine && !cdp__ck_stage_memory(s, s->rest))
+        st = cdp_error_set(CDP_ERR_NOMEM, -1, 0,
+            "cdp_ckpt_save_async: out of memory for a copy of %llu bytes; set stage_bytes, or call "
+            "cdp_ckpt_save()",
+            (unsigned long long)s->rest);
+    st = cdp__ck_verdict(g, st);
+    if (st == CDP_OK) st = cdp_allreduce(g, &mine, now, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX);
+    return st;
+}
+
+/* Begins to write. A copy that fits is made before, so that both do not share the memory's speed. */
+CDP__PRIVATE cdp_status cdp__ck_launch(cdp__ck_save *s, bool threads, bool now) {
+    const cdp_os *const os = s->t.os;
+    const bool late = s->c->desc.late;
+    cdp_status st = CDP_OK;
+    if (!late && s->rest <= cdp__ck_stage_most(s) && cdp__ck_stage_memory(s, s->rest))
+        st = cdp__ck_stage(s);
+    if (threads) s->thread = os->threads.start(os, cdp__ck_thread, s);
+    /* without a thread it is written here; others wait meanwhile */
+    if (threads ? !s->thread : now) (void)cdp__ck_run_save(s, CDP__NEVER);
+    return st == CDP_OK && !late ? cdp__ck_stage(s) : st;
+}
+
 /* ---- calls ---- */
 
 CDP_API cdp_status cdp_ckpt_save(cdp_ckpt *c, uint64_t step) {
@@ -243,6 +282,7 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
     const cdp_os *os;
     uint64_t began;
     cdp__ck_save *s;
+    uint32_t now = 0;
     bool threads;
     cdp_status st;
     if (!c)
@@ -253,16 +293,14 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
     st = cdp__ck_save_open(c, step, "cdp_ckpt_save_async", &s);
     if (st != CDP_OK) return st;
     st = cdp__ck_verdict(c->desc.group, cdp__ck_apart(s, threads));
+    if (st == CDP_OK) st = cdp__ck_frames(s, threads, &now);
     if (st != CDP_OK) {
         cdp__ck_save_close(s);
         return st;
     }
     c->asynced = true;
     c->saving = s;
-    if (threads) s->thread = os->threads.start(os, cdp__ck_thread, s);
-    if (threads && !s->thread) /* without a thread it is written here; others wait meanwhile */
-        (void)cdp__ck_run_save(s, CDP__NEVER);
-    if (!c->desc.late) st = cdp__ck_stage(s);
+    st = cdp__ck_launch(s, threads, now != 0);
     s->stall_ns += os->now_ns(os->user) - began;
     return st;
 }

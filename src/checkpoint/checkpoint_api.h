@@ -34,7 +34,8 @@ typedef struct cdp_ckpt_desc {
     uint64_t keep_every; /* steps that are multiples of it stay, too (default: none) */
     uint64_t
         stage_bytes;  /* cdp_ckpt_save_async: most memory for copies; a call that needs more waits
-                             until the rest is written (default: what this rank writes) */
+                             until the rest is written, and in frames all ranks write in the call
+                             (default: what this rank writes) */
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */

@@ -31,6 +31,7 @@ struct cdp_ckpt {
     cdp__ck_progress progress;
     struct cdp__ck_save *saving; /* in the background */
     bool asynced;                /* it was, once: the same on all ranks */
+    bool path_synced;            /* rank 0: the name of the folder of the job is on disk */
     void *stage;                 /* copies of what is being written; kept for the next save */
     uint64_t stage_room;
     cdp__ck_weights weights;
@@ -104,7 +105,7 @@ CDP__PRIVATE void cdp__ck_preview_entry(
     out->bytes_written += (p.last - p.first) * elem;
     while (place < p.last) {
         const cdp__ck_run r = cdp__ck_run_at(&p, place, p.last);
-        out->writes += (r.count * elem + CDP__CK_AT_ONCE - 1) / CDP__CK_AT_ONCE;
+        out->writes += (r.count * elem + CDP__CK_CALL - 1) / CDP__CK_CALL;
         place += r.count;
     }
 }

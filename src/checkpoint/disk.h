@@ -15,7 +15,8 @@
 
 #define CDP__CK_PATH 1200u         /* room of a path */
 #define CDP__CK_PATH_MAX 512u      /* longest desc.path, so that file names fit behind it */
-#define CDP__CK_AT_ONCE (8u << 20) /* bytes of one call */
+#define CDP__CK_AT_ONCE (8u << 20) /* bytes between two looks at who waits */
+#define CDP__CK_CALL (512u << 10)  /* bytes of one call: they stay in the cache for their sum */
 
 /* What is counted while a checkpoint is saved or loaded. */
 typedef struct cdp__ck_disk {
@@ -49,7 +50,7 @@ CDP__PRIVATE int32_t cdp__ck_write(
     const uint8_t *data = (const uint8_t *)from;
     while (bytes) {
         const int64_t n =
-            d->os->files.write_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_AT_ONCE));
+            d->os->files.write_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_CALL));
         ++d->writes;
         if (n <= 0) return n ? (int32_t)-n : EIO;
         at += (uint64_t)n;
@@ -65,7 +66,7 @@ CDP__PRIVATE int32_t cdp__ck_read(
     uint8_t *data = (uint8_t *)to;
     while (bytes) {
         const int64_t n =
-            d->os->files.read_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_AT_ONCE));
+            d->os->files.read_at(d->os->user, fd, at, data, cdp__min(bytes, CDP__CK_CALL));
         ++d->reads;
         if (n <= 0) return n ? (int32_t)-n : EBADMSG;
         d->read_bytes += (uint64_t)n;
@@ -87,29 +88,30 @@ CDP__PRIVATE int32_t cdp__ck_sync_folder(const cdp__ck_disk *d, const char *path
     return r < 0 ? -r : 0;
 }
 
-/* Writes a new file of `length` bytes that begins with these, and syncs it. */
-CDP__PRIVATE int32_t cdp__ck_write_file(
-    cdp__ck_disk *d, const char *path, const void *data, uint64_t bytes, uint64_t length) {
+/* Writes a new file of `length` bytes that begins with these; `sync`: nothing is written to it later
+   on. */
+CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const void *data,
+    uint64_t bytes, uint64_t length, bool sync) {
     int32_t fd,
         err = cdp__ck_open_file(d, path, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY, &fd);
     if (err) return err;
     if (length > bytes) err = -d->os->files.cut_file(d->os->user, fd, length);
     if (!err) err = cdp__ck_write(d, fd, 0, data, bytes);
-    if (!err) err = cdp__ck_sync(d, fd);
+    if (!err && sync) err = cdp__ck_sync(d, fd);
     cdp__ck_close_file(d, fd, &err);
     return err;
 }
 
-/* Puts a file into its place in a folder: readers see the old one, or the whole new one. */
+/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power cut
+   may leave either, or one without bytes. */
 CDP__PRIVATE int32_t cdp__ck_place_file(
     cdp__ck_disk *d, const char *folder, const char *name, const void *data, uint64_t bytes) {
     char path[CDP__CK_PATH], other[CDP__CK_PATH];
     int32_t err;
     cdp__ck_path(path, folder, name);
     (void)cdp__format(other, sizeof other, "%s.tmp", path);
-    err = cdp__ck_write_file(d, other, data, bytes, bytes);
-    if (!err) err = -d->os->files.rename_file(d->os->user, other, path);
-    return err ? err : cdp__ck_sync_folder(d, folder);
+    err = cdp__ck_write_file(d, other, data, bytes, bytes, false);
+    return err ? err : -d->os->files.rename_file(d->os->user, other, path);
 }
 
 /* Reads a whole file of at most `max` bytes into memory of the os; there is a zero behind it. */

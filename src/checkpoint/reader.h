@@ -270,7 +270,7 @@ typedef void cdp__ck_got(
 /* Reads all elements of a piece to `to`, and calls got() for each stretch of memory. */
 CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
     const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
-    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_CALL / elem;
     uint8_t *const data = (uint8_t *)to;
     uint64_t place = 0, next = 0;
     int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;

@@ -210,7 +210,7 @@ CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
     s->lock_file = -1;
 }
 
-/* Creates a file with its header and its final length. */
+/* Creates a file with its header and its final length; it is synced when it is whole. */
 CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
     const cdp__ck_file *const f = &s->t.files[file];
     uint8_t *const header = (uint8_t *)cdp__alloc(s->t.os, f->data_at);
@@ -219,7 +219,7 @@ CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
     if (!header) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a header");
     cdp__ck_fill_header(&s->t, file, header, f->data_at);
     cdp__ck_path(path, s->folder, s->t.text + f->name);
-    err = cdp__ck_write_file(&s->disk, path, header, f->data_at, f->bytes);
+    err = cdp__ck_write_file(&s->disk, path, header, f->data_at, f->bytes, false);
     cdp__free(s->t.os, header);
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
@@ -255,19 +255,20 @@ CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint64_t begin) {
     cdp__ck_write_index(&t, s, begin);
     (void)cdp__format(
         path, sizeof path, "%s/%s.safetensors.index.json", s->folder, s->t.text + begin);
-    err = cdp__ck_write_file(&s->disk, path, memory, t.used, t.used);
+    err = cdp__ck_write_file(&s->disk, path, memory, t.used, t.used, true);
     cdp__free(s->t.os, memory);
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* Makes the folder of the job. Its own name is synced each time: an earlier save may have made it
-   and ended before that. */
+/* Makes the folder of the job. Its own name is synced once by each cdp_ckpt: an earlier job may have
+   made it and ended before that. */
 CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     const int32_t r = s->disk.os->files.make_folder(s->disk.os->user, s->c->path);
     char parent[CDP__CK_PATH_MAX + 1];
     uint64_t n = strlen(s->c->path);
     int32_t err;
     if (r < 0 && r != -EEXIST) return cdp__ck_io(-r, "cannot make the folder", s->c->path);
+    if (r < 0 && s->c->path_synced) return CDP_OK;
     memcpy(parent, s->c->path, (size_t)n + 1);
     while (n > 1 && parent[n - 1] == '/') /* at the end */
         --n;
@@ -276,7 +277,9 @@ CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     parent[n] = 0;
     err = cdp__ck_sync_folder(&s->disk, n ? parent : ".");
     if (err == EACCES && r < 0) err = 0; /* it is not ours, and neither is its name */
-    return err ? cdp__ck_io(err, "cannot sync the folder above", s->c->path) : CDP_OK;
+    if (err) return cdp__ck_io(err, "cannot sync the folder above", s->c->path);
+    s->c->path_synced = true;
+    return CDP_OK;
 }
 
 /* C1: the folder with the name that it has until it is complete, and the files. */
@@ -293,6 +296,10 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
+    if (r != ENOENT) { /* it may be a good one, which another save leaves alone */
+        cdp__ck_path(path, s->c->path, s->name);
+        return cdp__ck_io(r, "cannot read checkpoint.json in", path);
+    }
     st = cdp__ck_remove_rest(&s->disk, s->c->path, s->name); /* of a step that was removed */
     if (st == CDP_OK) st = cdp__ck_sweep_leftovers(&s->disk, s->c->path);
     if (st != CDP_OK) return st;
@@ -326,11 +333,11 @@ CDP__PRIVATE cdp_status cdp__ck_write_blobs(cdp__ck_save *s) {
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* C5 to C8: checkpoint.json, which says that everything else is there. */
+/* C4, C5: checkpoint.json, which says that everything else is there. */
 CDP__PRIVATE cdp_status cdp__ck_write_description(cdp__ck_save *s) {
     cdp__text t = cdp__text_of(NULL, 0);
     uint64_t room, hash;
-    char *memory;
+    char *memory, path[CDP__CK_PATH];
     int32_t err;
     cdp__ck_write_body(&t, &s->t);
     room = t.used + 64;
@@ -343,12 +350,13 @@ CDP__PRIVATE cdp_status cdp__ck_write_description(cdp__ck_save *s) {
     cdp__text_add(&t, CDP__CK_CHECK);
     cdp__ck_hex(&t, hash);
     cdp__text_add(&t, "\"}\n");
-    err = cdp__ck_place_file(&s->disk, s->folder, CDP__CK_DESCRIPTION, memory, t.used);
+    cdp__ck_path(path, s->folder, CDP__CK_DESCRIPTION);
+    err = cdp__ck_write_file(&s->disk, path, memory, t.used, t.used, true);
     cdp__free(s->t.os, memory);
-    return err ? cdp__ck_io(err, "cannot write checkpoint.json in", s->folder) : CDP_OK;
+    return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* C9 to C14. */
+/* C7 to C9: the folder has the name of the step, which is durable then. `latest` needs no sync. */
 CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
     const cdp_os_files *const f = &s->disk.os->files;
     char path[CDP__CK_PATH], latest[80];
@@ -368,11 +376,11 @@ CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
     const cdp_os *const os = s->disk.os;
     const uint64_t began = os->now_ns(os->user);
     cdp_status st = cdp__ck_write_blobs(s);
+    if (st == CDP_OK) st = cdp__ck_write_description(s);
     if (st == CDP_OK) {
-        const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder); /* C4 */
+        const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder); /* C6: all names in it */
         if (err) st = cdp__ck_io(err, "cannot sync", s->folder);
     }
-    if (st == CDP_OK) st = cdp__ck_write_description(s);
     if (st == CDP_OK) st = cdp__ck_publish(s);
     s->info.commit_ns = os->now_ns(os->user) - began;
     return st;
@@ -381,7 +389,7 @@ CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
 /* Removes what a failed save has written, as far as that works: the next one tries again. */
 CDP__PRIVATE void cdp__ck_undo(const cdp__ck_save *s) {
     const char *const name = strrchr(s->folder, '/');
-    if (s->folder[0] && name) (void)cdp__ck_remove_step(&s->disk, s->c->path, name + 1);
+    if (s->folder[0] && name) (void)cdp__ck_remove_folder(&s->disk, s->c->path, name + 1);
 }
 
 #endif /* CDP_SRC_CHECKPOINT_SAVE_H */

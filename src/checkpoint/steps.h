@@ -138,17 +138,13 @@ CDP__PRIVATE void cdp__ck_list_file(void *user, const char *name) {
     l->file = true;
 }
 
-/* Removes the folder of a step: first what makes it a checkpoint, for good, then the rest. */
-CDP__PRIVATE int32_t cdp__ck_remove_step(
+/* Removes a folder that is no step. After a power cut some of it may be there again. */
+CDP__PRIVATE int32_t cdp__ck_remove_folder(
     const cdp__ck_disk *d, const char *path, const char *name) {
     char folder[CDP__CK_PATH], file[CDP__CK_PATH];
     cdp__ck_listing l;
-    int32_t r, err;
+    int32_t r, err = 0;
     cdp__ck_path(folder, path, name);
-    cdp__ck_path(file, folder, CDP__CK_DESCRIPTION);
-    r = d->os->files.remove_file(d->os->user, file);
-    if (r < 0 && r != -ENOENT) return -r;
-    err = r == 0 ? cdp__ck_sync_folder(d, folder) : 0;
     while (!err) {
         memset(&l, 0, sizeof l);
         r = d->os->files.list_folder(d->os->user, folder, cdp__ck_list_file, &l);
@@ -157,14 +153,26 @@ CDP__PRIVATE int32_t cdp__ck_remove_step(
         cdp__ck_path(file, folder, l.leftover);
         err = -d->os->files.remove_file(d->os->user, file);
     }
-    if (!err) err = -d->os->files.remove_folder(d->os->user, folder);
-    return err ? err : cdp__ck_sync_folder(d, path);
+    return err ? err : -d->os->files.remove_folder(d->os->user, folder);
+}
+
+/* Removes a step, which first becomes a leftover for good: no cut leaves a part of it as a step. */
+CDP__PRIVATE int32_t cdp__ck_remove_step(const cdp__ck_disk *d, const char *path, uint64_t step) {
+    char name[64], swept[80], from[CDP__CK_PATH], to[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_step_name(name, step);
+    (void)cdp__format(swept, sizeof swept, "%s.tmp-swept", name);
+    cdp__ck_path(from, path, name);
+    cdp__ck_path(to, path, swept);
+    err = -d->os->files.rename_file(d->os->user, from, to);
+    if (!err) err = cdp__ck_sync_folder(d, path);
+    return err ? err : cdp__ck_remove_folder(d, path, swept);
 }
 
 /* Removes a rest of an earlier save; it may be gone already. */
 CDP__PRIVATE cdp_status cdp__ck_remove_rest(
     const cdp__ck_disk *d, const char *path, const char *name) {
-    const int32_t err = cdp__ck_remove_step(d, path, name);
+    const int32_t err = cdp__ck_remove_folder(d, path, name);
     if (!err || err == ENOENT) return CDP_OK;
     return cdp_error_set(CDP_ERR_IO, -1, err,
         "cdp_ckpt_save: cannot remove %s/%s, which an earlier save left: it is no checkpoint; make "
@@ -191,14 +199,12 @@ CDP__PRIVATE int32_t cdp__ck_sweep_steps(
     while ((err = cdp__ck_list(d, path, below, &l)) == 0 && l.found) {
         int32_t why = 0;
         const bool whole = cdp__ck_complete(d, path, l.step, &why), half = why == ENOENT;
-        char name[64];
         below = l.step;
         if (!half && (l.step == saved || kept < keep || (every && l.step % every == 0))) {
             if (whole) ++kept; /* what is damaged stays, and does not count */
             continue;
         }
-        cdp__ck_step_name(name, l.step);
-        err = cdp__ck_remove_step(d, path, name);
+        err = cdp__ck_remove_step(d, path, l.step);
         if (err) break;
     }
     return err;

@@ -36,6 +36,7 @@ typedef struct cdp__ck_entry {
 
 typedef struct cdp__ck_file {
     uint64_t name, data_at, bytes; /* data_at: length of the header with its own length */
+    bool synced;                   /* by this rank, while saving */
 } cdp__ck_file;
 
 typedef struct cdp__ck_table {

@@ -113,6 +113,7 @@ CDP__PRIVATE cdp_status cdp__ck_end_file(cdp__ck_save *s, bool sync) {
     int32_t err = 0;
     if (s->file < 0) return CDP_OK;
     if (sync) err = cdp__ck_sync(&s->disk, s->file);
+    s->t.files[s->file_index].synced = sync;
     s->info.sync_ns += os->now_ns(os->user) - began;
     cdp__ck_close_file(&s->disk, s->file, &err);
     s->file = -1;
@@ -120,14 +121,14 @@ CDP__PRIVATE cdp_status cdp__ck_end_file(cdp__ck_save *s, bool sync) {
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* Makes the file of an entry the one that is written. */
-CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, const cdp__ck_entry *e) {
+/* Makes a file the one that is written. */
+CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, uint32_t file) {
     char path[CDP__CK_PATH];
     int32_t err;
-    if (s->file >= 0 && s->file_index == e->file) return CDP_OK;
+    if (s->file >= 0 && s->file_index == file) return CDP_OK;
     if (cdp__ck_end_file(s, true) != CDP_OK) return cdp_last_error()->status;
-    cdp__ck_path(path, s->folder, cdp__ck_file_name(&s->t, e));
-    s->file_index = e->file;
+    cdp__ck_path(path, s->folder, s->t.text + s->t.files[file].name);
+    s->file_index = file;
     err = cdp__ck_open_file(&s->disk, path, CDP_FILE_WRITE, &s->file);
     if (err == ENOENT)
         return cdp_error_set(CDP_ERR_IO, -1, err,
@@ -137,21 +138,39 @@ CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, const cdp__ck_entry *e)
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
+/* Rank 0 has written headers: files of which it writes nothing else are synced, too. */
+CDP__PRIVATE cdp_status cdp__ck_sync_headers(cdp__ck_save *s) {
+    cdp_status st = cdp__ck_end_file(s, true);
+    uint32_t i;
+    if (cdp_rank(s->group)) return st;
+    for (i = 0; st == CDP_OK && i < s->tensor_files; ++i) {
+        if (s->t.files[i].synced) continue;
+        st = cdp__ck_file_of(s, i);
+        if (st == CDP_OK) st = cdp__ck_end_file(s, true);
+    }
+    return st;
+}
+
+/* Writes a chunk, and sums each part of it while the cache has it. */
 CDP__PRIVATE cdp_status cdp__ck_write_chunk(cdp__ck_save *s, const cdp__ck_chunk *k) {
     const uint64_t elem = cdp__dtype_row_of(k->e->dtype)->bytes, bytes = k->run.count * elem;
-    cdp_status st = cdp__ck_file_of(s, k->e);
-    if (st == CDP_OK) {
-        const int32_t err =
-            cdp__ck_write(&s->disk, s->file, k->e->at + k->run.at * elem, k->from, bytes);
+    const uint64_t slab = cdp__ck_slab_elements(&s->t, k->e);
+    const cdp_status st = cdp__ck_file_of(s, k->e->file);
+    uint64_t i, n;
+    if (st != CDP_OK) return st;
+    for (i = 0; i < k->run.count; i += n) {
+        const uint64_t at = k->run.at + i;
+        const uint8_t *const from = k->from + i * elem;
+        int32_t err;
+        n = cdp__min(k->run.count - i, CDP__CK_CALL / elem);
+        cdp__ck_sum_slabs(&s->c->weights, from, elem, at, n, slab, s->t.sums + k->e->first_sum);
+        err = cdp__ck_write(&s->disk, s->file, k->e->at + at * elem, from, n * elem);
         if (err) {
             char path[CDP__CK_PATH];
             cdp__ck_path(path, s->folder, cdp__ck_file_name(&s->t, k->e));
-            st = cdp__ck_io(err, "cannot write", path);
+            return cdp__ck_io(err, "cannot write", path);
         }
     }
-    if (st != CDP_OK) return st;
-    cdp__ck_sum_slabs(&s->c->weights, k->from, elem, k->run.at, k->run.count,
-        cdp__ck_slab_elements(&s->t, k->e), s->t.sums + k->e->first_sum);
     s->info.bytes_written += bytes;
     cdp__ck_progressed(&s->c->desc, &s->progress, bytes);
     return CDP_OK;
@@ -170,7 +189,7 @@ CDP__PRIVATE cdp_status cdp__ck_write_some(cdp__ck_save *s) {
         (void)cdp__ck_end_file(s, false);
         return st;
     }
-    st = cdp__ck_end_file(s, true);
+    st = cdp__ck_sync_headers(s);
     s->info.write_ns = os->now_ns(os->user) - s->began_ns - s->info.sync_ns;
     return st;
 }

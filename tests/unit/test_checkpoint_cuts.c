@@ -438,6 +438,50 @@ TEST(in_frames) {
     T(failures_of(2, &like, 0) > 8);
 }
 
+/* A rank without memory for its copy would wait for frames of the others, which do not come. */
+static __thread bool poor; /* this rank; there are no other threads */
+static void *poor_alloc(void *user, uint64_t bytes) {
+    return poor && bytes == ELEMENTS * sizeof(float) ? NULL : cdp_os_default()->alloc(user, bytes);
+}
+
+static void poor_ranks(cdp_group *g, void *arg) {
+    const job *const j = (const job *)arg;
+    state s, want;
+    state_open(&s, 5);
+    state_open(&want, 5);
+    cdp_ckpt *const c = ckpt_of(g, j, &s);
+    poor = j->last == 1 && cdp_rank(g) == 1;
+    const cdp_status st = cdp_ckpt_save_async(c, 5);
+    poor = false;
+    T_EQ(j->status, st);
+    if (st != CDP_OK) { /* the rank, and what to do */
+        T_EQ(1, cdp_last_error()->peer);
+        T(strstr(cdp_last_error()->text, "rank 1: cdp_ckpt_save_async: out of memory for a copy"));
+    } else { /* all have written, before the call returned */
+        T_EQ(0, cdp_ckpt_info_of(c).stage_bytes);
+        state_change(&s);
+        OK(cdp_ckpt_wait(c, 0));
+        OK(cdp_ckpt_load(c, NULL, 5, NULL));
+        T(memcmp(s.a, want.a, sizeof s.a) == 0 && memcmp(s.b, want.b, sizeof s.b) == 0);
+    }
+    OK(cdp_group_status(g));
+    OK(cdp_barrier(g));
+    cdp_ckpt_destroy(c);
+}
+
+TEST(in_frames_a_copy_that_does_not_fit_makes_no_rank_wait) {
+    cdp_os os = *cdp_os_default();
+    const cdp_group_desc like = {.no_thread = true, .os = &os, .timeout_ms = 3000};
+    os.alloc = poor_alloc;
+    for (uint32_t i = 0; i < 4; ++i) {
+        job j = gate_job(i % 2 ? LATE : COPIED);
+        j.last = i < 2; /* no memory; else: no room */
+        j.stage_bytes = i < 2 ? 0 : 1000;
+        j.status = i < 2 ? CDP_ERR_NOMEM : CDP_OK;
+        run_ranks(2, &like, 0, poor_ranks, &j);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"no_cut_loses_a_step_that_was_saved", no_cut_loses_a_step_that_was_saved, 120},
@@ -450,6 +494,8 @@ int main(int argc, char **argv) {
         {"a_disk_that_fails_in_the_background_fails_on_all_ranks",
             a_disk_that_fails_in_the_background_fails_on_all_ranks, 60},
         {"in_frames", in_frames, 60},
+        {"in_frames_a_copy_that_does_not_fit_makes_no_rank_wait",
+            in_frames_a_copy_that_does_not_fit_makes_no_rank_wait, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
