@@ -97,7 +97,8 @@
         checkpoint.json, syncs the folder, renames it to step-N, and syncs PATH. Only then does the
         call return CDP_OK, and only then are older steps removed: each gets a name that is no
         step's, and PATH is synced, before its files go. Existing steps are never changed. The next
-        save removes folders that were not finished. `latest` is not synced. Tests cut the power at each of these calls in
+        save removes folders that were not finished. `latest` is not synced.
+        Tests cut the power at each of these calls in
         a model of a file system that loses and reorders what was not synced.
 
     IN THE BACKGROUND
@@ -1842,8 +1843,8 @@ CDP__PRIVATE int32_t cdp__ck_sync_folder(const cdp__ck_disk *d, const char *path
     return r < 0 ? -r : 0;
 }
 
-/* Writes a new file of `length` bytes that begins with these; `sync`: nothing is written to it later
-   on. */
+/* Writes a new file of `length` bytes that begins with these; `sync`: nothing is written to it
+   later on. */
 CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const void *data,
     uint64_t bytes, uint64_t length, bool sync) {
     int32_t fd,
@@ -1856,8 +1857,8 @@ CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const
     return err;
 }
 
-/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power cut
-   may leave either, or one without bytes. */
+/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power
+   cut may leave either, or one without bytes. */
 CDP__PRIVATE int32_t cdp__ck_place_file(
     cdp__ck_disk *d, const char *folder, const char *name, const void *data, uint64_t bytes) {
     char path[CDP__CK_PATH], other[CDP__CK_PATH];
@@ -2663,8 +2664,8 @@ CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint64_t begin) {
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* Makes the folder of the job. Its own name is synced once by each cdp_ckpt: an earlier job may have
-   made it and ended before that. */
+/* Makes the folder of the job. Its own name is synced once by each cdp_ckpt: an earlier job may
+   have made it and ended before that. */
 CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     const int32_t r = s->disk.os->files.make_folder(s->disk.os->user, s->c->path);
     char parent[CDP__CK_PATH_MAX + 1];
@@ -3339,9 +3340,9 @@ CDP__PRIVATE cdp_status cdp__ck_stage(cdp__ck_save *s) {
     return st;
 }
 
-/* Without threads a rank that waits until something is written needs frames of all ranks, which need
-   not come. So all have their memory for copies from the start, or none saves; and where copies would
-   not fit stage_bytes on some rank, all write in the call (*now). */
+/* Without threads a rank that waits until something is written needs frames of all ranks, which
+   need not come. So all have their memory for copies from the start, or none saves; and where
+   copies would not fit stage_bytes on some rank, all write in the call (*now). */
 CDP__PRIVATE cdp_status cdp__ck_frames(cdp__ck_save *s, bool threads, uint32_t *now) {
     cdp_group *const g = s->c->desc.group;
     uint32_t mine = !threads && s->rest > cdp__ck_stage_most(s);
@@ -3356,7 +3357,7 @@ CDP__PRIVATE cdp_status cdp__ck_frames(cdp__ck_save *s, bool threads, uint32_t *
     return st;
 }
 
-/* Begins to write. A copy that fits is made before, so that both do not share the memory's speed. */
+/* Begins to write. A copy that fits is made before, so that both do not share the memory. */
 CDP__PRIVATE cdp_status cdp__ck_launch(cdp__ck_save *s, bool threads, bool now) {
     const cdp_os *const os = s->t.os;
     const bool late = s->c->desc.late;

@@ -95,7 +95,8 @@
         checkpoint.json, syncs the folder, renames it to step-N, and syncs PATH. Only then does the
         call return CDP_OK, and only then are older steps removed: each gets a name that is no
         step's, and PATH is synced, before its files go. Existing steps are never changed. The next
-        save removes folders that were not finished. `latest` is not synced. Tests cut the power at each of these calls in
+        save removes folders that were not finished. `latest` is not synced.
+        Tests cut the power at each of these calls in
         a model of a file system that loses and reorders what was not synced.
 
     IN THE BACKGROUND

@@ -238,9 +238,9 @@ CDP__PRIVATE cdp_status cdp__ck_stage(cdp__ck_save *s) {
     return st;
 }
 
-/* Without threads a rank that waits until something is written needs frames of all ranks, which need
-   not come. So all have their memory for copies from the start, or none saves; and where copies would
-   not fit stage_bytes on some rank, all write in the call (*now). */
+/* Without threads a rank that waits until something is written needs frames of all ranks, which
+   need not come. So all have their memory for copies from the start, or none saves; and where
+   copies would not fit stage_bytes on some rank, all write in the call (*now). */
 CDP__PRIVATE cdp_status cdp__ck_frames(cdp__ck_save *s, bool threads, uint32_t *now) {
     cdp_group *const g = s->c->desc.group;
     uint32_t mine = !threads && s->rest > cdp__ck_stage_most(s);
@@ -255,7 +255,7 @@ CDP__PRIVATE cdp_status cdp__ck_frames(cdp__ck_save *s, bool threads, uint32_t *
     return st;
 }
 
-/* Begins to write. A copy that fits is made before, so that both do not share the memory's speed. */
+/* Begins to write. A copy that fits is made before, so that both do not share the memory. */
 CDP__PRIVATE cdp_status cdp__ck_launch(cdp__ck_save *s, bool threads, bool now) {
     const cdp_os *const os = s->t.os;
     const bool late = s->c->desc.late;

@@ -88,8 +88,8 @@ CDP__PRIVATE int32_t cdp__ck_sync_folder(const cdp__ck_disk *d, const char *path
     return r < 0 ? -r : 0;
 }
 
-/* Writes a new file of `length` bytes that begins with these; `sync`: nothing is written to it later
-   on. */
+/* Writes a new file of `length` bytes that begins with these; `sync`: nothing is written to it
+   later on. */
 CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const void *data,
     uint64_t bytes, uint64_t length, bool sync) {
     int32_t fd,
@@ -102,8 +102,8 @@ CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const
     return err;
 }
 
-/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power cut
-   may leave either, or one without bytes. */
+/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power
+   cut may leave either, or one without bytes. */
 CDP__PRIVATE int32_t cdp__ck_place_file(
     cdp__ck_disk *d, const char *folder, const char *name, const void *data, uint64_t bytes) {
     char path[CDP__CK_PATH], other[CDP__CK_PATH];

@@ -260,8 +260,8 @@ CDP__PRIVATE cdp_status cdp__ck_index_file(cdp__ck_save *s, uint64_t begin) {
     return err ? cdp__ck_io(err, "cannot write", path) : CDP_OK;
 }
 
-/* Makes the folder of the job. Its own name is synced once by each cdp_ckpt: an earlier job may have
-   made it and ended before that. */
+/* Makes the folder of the job. Its own name is synced once by each cdp_ckpt: an earlier job may
+   have made it and ended before that. */
 CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     const int32_t r = s->disk.os->files.make_folder(s->disk.os->user, s->c->path);
     char parent[CDP__CK_PATH_MAX + 1];
