@@ -51,7 +51,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-leaves bench-updates bench-pipeline bench-checkpoint bench-slow-wire scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-leaves bench-report bench-updates bench-pipeline bench-checkpoint bench-slow-wire scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -93,6 +93,7 @@ help:
 #:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"
 #:   bench-checkpoint  saves and loads beside plain files of the same bytes; CHECKPOINT="FOLDER MIB PASSES"
 #:   bench-leaves     a step with the same bits on any number of ranks beside one of DDP, 1, 2 and 4 ranks; LEAVES="--work 1"
+#:   bench-report     what watching a job (cdp_report) adds to a step, 2 and 4 ranks; REPORT="--step-ms 20"
 #:   bench-updates    clipping and optimizers beside memcpy; UPDATES="VALUES TURNS"
 #:   bench-slow-wire  DDP beside DiLoCo over a wire of 50 Mbit/s and 80 ms (root); SLOW="STEPS PERIOD MBIT_PER_S DELAY_MS"
 #:   bench-store      the store server beside PyTorch and Redis
@@ -380,6 +381,10 @@ bench-fsdp: $(BUILD)/bench/fsdp $(BUILD)/cdprun
 bench-leaves: $(BUILD)/bench/leaves $(BUILD)/cdprun
 	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
 	@for n in 1 2 4; do $(BUILD)/cdprun -n $$n $(BUILD)/bench/leaves $(LEAVES) || exit 1; done
+
+bench-report: $(BUILD)/bench/report $(BUILD)/cdprun
+	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
+	@for n in 2 4; do $(BUILD)/cdprun -n $$n $(BUILD)/bench/report $(REPORT) || exit 1; done
 
 bench-updates: $(BUILD)/bench/updates
 	@$(BUILD)/bench/updates $(UPDATES)
