@@ -138,9 +138,10 @@
     MEMORY
         From the os of the group. cdp_ckpt_save() copies no tensor; copies of cdp_ckpt_save_async()
         take at most what this rank writes, or desc.stage_bytes, and that memory is kept for the
-        next one until cdp_ckpt_destroy(). A save needs about 550 bytes for each item, 8 bytes for
-        each 4 MiB of all tensors, and on rank 0 the headers and all blobs; loading three times the
-        8 bytes, and 1 MiB where runs are short.
+        next one until cdp_ckpt_destroy(); without threads it is taken in the call, with `late`,
+        too, so that a rank that has none is named to all. A save needs about 550 bytes for each
+        item, 8 bytes for each 4 MiB of all tensors, and on rank 0 the headers and all blobs;
+        loading three times the 8 bytes, and 1 MiB where runs are short.
 
     ERRORS
         All ranks return the same status and text, which names the rank that failed. After an error
