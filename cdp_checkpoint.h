@@ -168,8 +168,9 @@
 #define CDP_CORE_IMPLEMENTATION
 #endif
 #endif
-#if !defined(CDP_DTENSOR_INCLUDED) || defined(CDP_IMPLEMENTATION)              \
-    || defined(CDP_CORE_IMPLEMENTATION) || defined(CDP_DTENSOR_IMPLEMENTATION) \
+#if !defined(CDP_DTENSOR_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_DTENSOR_IMPLEMENTATION) \
     || defined(CDP_CHECKPOINT_IMPLEMENTATION)
 #include "cdp_dtensor.h"
 #endif

@@ -271,8 +271,10 @@
 #if defined(CDP_ELASTIC_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
 #define CDP_TCP_IMPLEMENTATION
 #endif
-#if !defined(CDP_TCP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
-    || defined(CDP_STORE_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)                       \
+#if !defined(CDP_TCP_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_STORE_IMPLEMENTATION) \
+    || defined(CDP_TCP_IMPLEMENTATION) \
     || defined(CDP_ELASTIC_IMPLEMENTATION)
 #include "cdp_tcp.h"
 #endif

@@ -176,7 +176,8 @@
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
 /* Joined from src/cdp_fsdp.h and what it includes: change that, then `make headers`. */
-#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+#if !defined(CDP_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
     || defined(CDP_FSDP_IMPLEMENTATION)
 #include "cdp.h"
 #endif

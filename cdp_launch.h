@@ -79,8 +79,10 @@
 #if defined(CDP_LAUNCH_IMPLEMENTATION) && !defined(CDP_TCP_IMPLEMENTATION)
 #define CDP_TCP_IMPLEMENTATION
 #endif
-#if !defined(CDP_TCP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
-    || defined(CDP_STORE_IMPLEMENTATION) || defined(CDP_TCP_IMPLEMENTATION)                       \
+#if !defined(CDP_TCP_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_STORE_IMPLEMENTATION) \
+    || defined(CDP_TCP_IMPLEMENTATION) \
     || defined(CDP_LAUNCH_IMPLEMENTATION)
 #include "cdp_tcp.h"
 #endif

@@ -89,9 +89,9 @@
 #ifndef CDP_MPI_INCLUDED
 #define CDP_MPI_INCLUDED
 
-#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
-    || defined(CDP_MPI_IMPLEMENTATION)
-#include "cdp.h"
+#if !defined(CDP_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_MPI_IMPLEMENTATION)#include "cdp.h"
 #endif
 
 #define CDP_MPI_VERSION 300 /* major * 10000 + minor * 100 + patch */

@@ -149,7 +149,8 @@
 #if defined(CDP_NCCL_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
-#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+#if !defined(CDP_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
     || defined(CDP_NCCL_IMPLEMENTATION)
 #include "cdp.h"
 #endif

@@ -180,7 +180,8 @@
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
 /* Joined from src/cdp_pipeline.h and what it includes: change that, then `make headers`. */
-#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+#if !defined(CDP_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
     || defined(CDP_PIPELINE_IMPLEMENTATION)
 #include "cdp.h"
 #endif

@@ -191,7 +191,8 @@
 #if defined(CDP_RPC_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
 #define CDP_CORE_IMPLEMENTATION
 #endif
-#if !defined(CDP_INCLUDED) || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+#if !defined(CDP_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
     || defined(CDP_RPC_IMPLEMENTATION)
 #include "cdp.h"
 #endif

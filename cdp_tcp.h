@@ -181,8 +181,9 @@
 #if defined(CDP_TCP_IMPLEMENTATION) && !defined(CDP_STORE_IMPLEMENTATION)
 #define CDP_STORE_IMPLEMENTATION
 #endif
-#if !defined(CDP_STORE_INCLUDED) || defined(CDP_IMPLEMENTATION)              \
-    || defined(CDP_CORE_IMPLEMENTATION) || defined(CDP_STORE_IMPLEMENTATION) \
+#if !defined(CDP_STORE_INCLUDED) \
+    || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
+    || defined(CDP_STORE_IMPLEMENTATION) \
     || defined(CDP_TCP_IMPLEMENTATION)
 #include "cdp_store.h"
 #endif

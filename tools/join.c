@@ -131,15 +131,6 @@ static void put_part(int part) {
     in[part] |= 1u << header;
 }
 
-/* Adds " || defined(CDP_TCP_IMPLEMENTATION)" for cdp_tcp.h, in lines as clang-format fills them. */
-static void add_term(char *text, const char *prefix) {
-    const char *last = strrchr(text, '\n');
-    char term[PATH + 32];
-    snprintf(term, sizeof term, " || defined(%s_IMPLEMENTATION)", prefix);
-    if (strlen(last ? last + 1 : text) + strlen(term) + 2 > COLUMNS) strcat(text, "\n   ");
-    strcat(text, term);
-}
-
 /* CDP_TCP for cdp_tcp.h: how macros of a header begin. */
 static const char *prefix_of(int i) {
     static char prefix[PATH];
@@ -154,19 +145,15 @@ static const char *prefix_of(int i) {
 /* Where a header includes another one, a compiler reads all of that again: for nothing, unless it
    is the first time, or one of the headers below is to be implemented. */
 static void put_include(const char *line, int other) {
-    char text[20 * COLUMNS], *at, *end;
-    int i, widest = 0;
+    int i;
     reach[header] |= reach[other];
-    snprintf(text, sizeof text, "#if !defined(%s_INCLUDED)", prefix_of(other));
+    fprintf(out, "#if !defined(%s_INCLUDED)", prefix_of(other));
     for (i = 0; i < headers; ++i) {
-        if (reach[header] & 1u << i) add_term(text, prefix_of(i));
-        if (i == 0) add_term(text, "CDP_CORE");
+        if (!(reach[header] & 1u << i)) continue;
+        fprintf(out, " \\\n    || defined(%s_IMPLEMENTATION)", prefix_of(i));
+        if (i == 0) fputs(" || defined(CDP_CORE_IMPLEMENTATION)", out);
     }
-    for (at = text; (end = strchr(at, '\n')) != NULL; at = end + 1)
-        if (end - at > widest) widest = (int)(end - at);
-    for (at = text; (end = strchr(at, '\n')) != NULL; at = end + 1)
-        fprintf(out, "%-*.*s \\\n", widest, (int)(end - at), at);
-    put_line(at);
+    put_line("");
     put_line(line);
     put_line("#endif");
 }
