@@ -966,7 +966,7 @@ CDP__PRIVATE int32_t cdp__port_any(const cdp_os *os) {
 }
 #endif
 
-#ifdef __linux__
+#if defined(__linux__) && !defined(CDP_NO_OS)
 #include <sys/un.h>
 
 /* False only if another launcher has this port. *held is the socket that holds it, in place of the
@@ -1140,13 +1140,13 @@ CDP__PRIVATE uint64_t cdp__launch_error_time(const cdp_os *os, const char *path)
 /* The file `name` of a rank in an attempt: in a folder of its own, as torchrun has them; or, where
    `between` is not NULL, side by side, with that after `folder`. False: it does not fit. */
 CDP__PRIVATE bool cdp__launch_path(char *out, uint64_t room, const char *folder,
-    const char *between, uint32_t attempt, uint32_t local, const char *name) {
+    const char *between, uint32_t attempt, uint32_t local_rank, const char *name) {
     cdp__text t = cdp__text_of(out, room);
     cdp__text_add(&t, "%s", folder);
     if (between)
-        cdp__text_add(&t, "%s%u.%u.%s", between, attempt, local, name);
+        cdp__text_add(&t, "%s%u.%u.%s", between, attempt, local_rank, name);
     else
-        cdp__text_add(&t, "/attempt_%u/%u/%s", attempt, local, name);
+        cdp__text_add(&t, "/attempt_%u/%u/%s", attempt, local_rank, name);
     return t.used < room;
 }
 

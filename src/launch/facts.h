@@ -137,13 +137,13 @@ CDP__PRIVATE uint64_t cdp__launch_error_time(const cdp_os *os, const char *path)
 /* The file `name` of a rank in an attempt: in a folder of its own, as torchrun has them; or, where
    `between` is not NULL, side by side, with that after `folder`. False: it does not fit. */
 CDP__PRIVATE bool cdp__launch_path(char *out, uint64_t room, const char *folder,
-    const char *between, uint32_t attempt, uint32_t local, const char *name) {
+    const char *between, uint32_t attempt, uint32_t local_rank, const char *name) {
     cdp__text t = cdp__text_of(out, room);
     cdp__text_add(&t, "%s", folder);
     if (between)
-        cdp__text_add(&t, "%s%u.%u.%s", between, attempt, local, name);
+        cdp__text_add(&t, "%s%u.%u.%s", between, attempt, local_rank, name);
     else
-        cdp__text_add(&t, "/attempt_%u/%u/%s", attempt, local, name);
+        cdp__text_add(&t, "/attempt_%u/%u/%s", attempt, local_rank, name);
     return t.used < room;
 }
 

@@ -70,7 +70,7 @@ CDP__PRIVATE int32_t cdp__port_any(const cdp_os *os) {
 }
 #endif
 
-#ifdef __linux__
+#if defined(__linux__) && !defined(CDP_NO_OS)
 #include <sys/un.h>
 
 /* False only if another launcher has this port. *held is the socket that holds it, in place of the
