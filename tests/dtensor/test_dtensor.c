@@ -1020,7 +1020,7 @@ TEST(redistribute_every_order) {
 
 /* Cuts in another order that the target has as sums, by plans of every kind. */
 static void orders_to_sums(cdp_group *g, void *arg) {
-    static const char *const pairs[][2] = {{"S0!2,P,S0", "P,S0,S1"}, {"P,S0!2,S0", "P,P,S0"},
+    static const char *const orders[][2] = {{"S0!2,P,S0", "P,S0,S1"}, {"P,S0!2,S0", "P,P,S0"},
         {"S0!2,S0!1,S1", "P,S0,P"}, {"S1,S0!2,S0!1", "R,P,S0/2"}};
     const cdp_fill ramp = {.kind = CDP_FILL_RAMP, .b = 1};
     cdp_mesh_desc d = {.group = g, .ndim = 3, .shape = {2, 2, 2}};
@@ -1033,8 +1033,8 @@ static void orders_to_sums(cdp_group *g, void *arg) {
         cdp_dtensor x, y;
         int64_t full[45];
         cdp_plan *plan;
-        OK(cdp_layout_parse(&p.from, pairs[k / 4][0]));
-        OK(cdp_layout_parse(&p.to, pairs[k / 4][1]));
+        OK(cdp_layout_parse(&p.from, orders[k / 4][0]));
+        OK(cdp_layout_parse(&p.to, orders[k / 4][1]));
         if (!OK(cdp_plan_create(&p, &plan))) break;
         OK(cdp_dtensor_create(&p.from, NULL, &x));
         OK(cdp_dtensor_create(&p.to, NULL, &y));

@@ -42,12 +42,12 @@ static uint64_t model_and(void *p, uint64_t v, int order);
 
 /* clang and gcc both take these names for macros */
 #define __atomic_load_n(p, order) \
-    ((__typeof__(*(p) + 0))model_load((const void *)(p), sizeof *(p), (order)))
+    ((__typeof__((void)0, *(p)))model_load((const void *)(p), sizeof *(p), (order)))
 #define __atomic_store_n(p, v, order) model_store((void *)(p), (uint64_t)(v), sizeof *(p), (order))
 #define __atomic_compare_exchange_n(p, e, v, weak, order, otherwise) \
     model_replace((void *)(p), (void *)(e), (uint64_t)(uintptr_t)(v), sizeof *(p), (order))
 #define __atomic_exchange_n(p, v, order) \
-    ((__typeof__(*(p) + 0))model_exchange((void *)(p), (uint64_t)(v), (order)))
+    ((__typeof__((void)0, *(p)))model_exchange((void *)(p), (uint64_t)(v), (order)))
 #define __atomic_add_fetch(p, v, order)                                                           \
     __extension__({                                                                               \
         __typeof__(*(p) + 0) r_ = (__typeof__(r_))model_add((void *)(p), (uint64_t)(v), (order)); \

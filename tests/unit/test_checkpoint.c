@@ -1022,7 +1022,7 @@ TEST(a_disk_that_fails_at_any_call_fails_on_all_ranks) {
 }
 
 TEST(older_steps_are_swept_and_leftovers_too) {
-    char path[400];
+    char path[1600];
     folder_new();
     snprintf(path, sizeof path,
         "mkdir %s/step-00000001.tmp-12ab && touch %s/step-00000001.tmp-12ab/x "

@@ -136,8 +136,8 @@ static void load_newest(cdp_group *g, void *arg) {
 /* Saves steps 1 to 4 until the power fails at call `cut`, and loads after that. True: nothing that
    was promised is lost. *ended: the power did not fail. */
 static bool survives(
-    uint32_t ranks, way way, int64_t cut, uint64_t seed, uint32_t keep, int lies, bool *ended) {
-    job j = {.os = *model_os(), .way = way, .first = 1, .last = 4, .keep = keep};
+    uint32_t ranks, way kind, int64_t cut, uint64_t seed, uint32_t keep, int lies, bool *ended) {
+    job j = {.os = *model_os(), .way = kind, .first = 1, .last = 4, .keep = keep};
     md_format();
     OK(md_make_folder(NULL, "disk"));
     OK(md_sync_folder(NULL, "."));
@@ -166,14 +166,14 @@ static bool survives(
 
 /* Every cut, some seeds each; returns how often something was lost. */
 static uint32_t losses(
-    uint32_t ranks, way way, uint32_t keep, uint32_t seeds, int lies, int64_t *calls) {
+    uint32_t ranks, way kind, uint32_t keep, uint32_t seeds, int lies, int64_t *calls) {
     uint32_t lost = 0;
     bool ended = false;
     int64_t cut;
     for (cut = 1; !ended && cut < 2000; ++cut)
         for (uint32_t s = 0; s < seeds; ++s)
             if (!survives(
-                    ranks, way, cut, (uint64_t)cut * 977 + s * 7919 + keep, keep, lies, &ended)) {
+                    ranks, kind, cut, (uint64_t)cut * 977 + s * 7919 + keep, keep, lies, &ended)) {
                 if (!lies && lost < 5)
                     printf(
                         "  lost: cut %d, seed %u, keep %u, %u ranks\n", (int)cut, s, keep, ranks);
@@ -267,8 +267,8 @@ static int32_t gate_folder(void *user, const char *path) {
     return md_make_folder(user, path);
 }
 
-static job gate_job(way way) {
-    job j = {.os = *model_os(), .way = way};
+static job gate_job(way kind) {
+    job j = {.os = *model_os(), .way = kind};
     j.os.files.write_at = gate_write;
     j.os.files.sync_file = gate_sync;
     j.os.files.rename_file = gate_rename;

@@ -361,8 +361,8 @@ static void one_pass(
         }
 }
 
-static void train(
-    cdp_group *world, cdp_group *g, cdp_group *replicate, uint32_t rank, uint32_t ranks, how h) {
+static void train(cdp_group *whole_group, cdp_group *g, cdp_group *replicate, uint32_t rank,
+    uint32_t ranks, how h) {
     model *m = (model *)malloc(sizeof *m);
     cdp_fsdp *f = NULL;
     cdp_fsdp_desc d;
@@ -373,7 +373,7 @@ static void train(
     memset(&d, 0, sizeof d);
     d.group = g;
     d.replicate = replicate;
-    d.norm_group = world;
+    d.norm_group = whole_group;
     d.params = m->param;
     d.param_count = m->params;
     d.units = m->unit;

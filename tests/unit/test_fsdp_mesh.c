@@ -155,9 +155,9 @@ typedef struct grid {
     uint32_t copies, data, tensor;
 } grid;
 
-static void rank_trains(cdp_group *world, void *arg) {
+static void rank_trains(cdp_group *whole_group, void *arg) {
     const grid *g = (const grid *)arg;
-    const cdp_mesh_desc md = {.group = world,
+    const cdp_mesh_desc md = {.group = whole_group,
         .ndim = 3,
         .shape = {g->copies, g->data, g->tensor},
         .names = {"copies", "data", "tensor"}};
@@ -182,7 +182,7 @@ static void rank_trains(cdp_group *world, void *arg) {
     params[BIAS].copy = cdp_rank(tensor) > 0;
     d.group = cdp_mesh_group(mesh, 1);
     d.replicate = g->copies > 1 ? cdp_mesh_group(mesh, 0) : NULL;
-    d.norm_group = world;
+    d.norm_group = whole_group;
     d.params = params;
     d.param_count = 3;
     d.optim = &sgd;

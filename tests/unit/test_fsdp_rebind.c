@@ -201,8 +201,9 @@ static void enters(const scene *s, uint32_t i) {
 /* Whether so many have died that what all had is gone. */
 static bool may_be_lost(const scene *s) {
     uint32_t i, g = s->groups, dead = 0, n = 0;
-    while (s->complete[--g] != s->members[g]) {
-    }
+    do
+        --g;
+    while (s->complete[g] != s->members[g]);
     for (i = 0; i < MOST; ++i)
         if (s->members[g] >> i & 1) {
             ++n;
@@ -691,21 +692,22 @@ static void expect(void) {
 
 TEST(a_rank_dies_at_every_call_and_nothing_is_lost) {
     expect();
-    for (uint32_t call = CALLS; call <= 2 * CALLS; ++call) {
-        play p = {.worlds = 2, .copies = 1, .members = {7, 7}, .die_at = {call}};
-        p.members[1] &= ~(1u << call % 3);
-        p.own_update = call % 4 == 1;
-        p.compute = call % 5 == 2 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT;
-        p.stage = (cdp_fsdp_stage)(call % 3);
+    for (uint32_t at_call = CALLS; at_call <= 2 * CALLS; ++at_call) {
+        play p = {.worlds = 2, .copies = 1, .members = {7, 7}, .die_at = {at_call}};
+        p.members[1] &= ~(1u << at_call % 3);
+        p.own_update = at_call % 4 == 1;
+        p.compute = at_call % 5 == 2 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT;
+        p.stage = (cdp_fsdp_stage)(at_call % 3);
         run_play(p);
     }
 }
 TEST(several_ranks_die_at_once_or_one_after_the_other) {
     expect();
-    for (uint32_t call = 3; call < 2 * CALLS; call += 13) {
-        play at_once = {.worlds = 2, .copies = 2, .members = {31, 21}, .die_at = {call}};
-        play in_turn = {.worlds = 3, .copies = 1, .members = {15, 13, 9}, .die_at = {call, 5}};
-        play in_the_change = {.worlds = 3, .copies = 2, .members = {15, 14, 12}, .die_at = {call}};
+    for (uint32_t at_call = 3; at_call < 2 * CALLS; at_call += 13) {
+        play at_once = {.worlds = 2, .copies = 2, .members = {31, 21}, .die_at = {at_call}};
+        play in_turn = {.worlds = 3, .copies = 1, .members = {15, 13, 9}, .die_at = {at_call, 5}};
+        play in_the_change = {
+            .worlds = 3, .copies = 2, .members = {15, 14, 12}, .die_at = {at_call}};
         run_play(at_once);
         run_play(in_turn);
         run_play(in_the_change);
@@ -713,10 +715,10 @@ TEST(several_ranks_die_at_once_or_one_after_the_other) {
 }
 TEST(values_that_were_loaded_are_in_the_copies) {
     expect();
-    for (uint32_t call = 1; call < 2 * CALLS; call += 3) {
-        play p = {.worlds = 2, .copies = 1, .members = {7, 5}, .die_at = {call}, .loads = true};
-        p.compute = call % 2 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT;
-        p.lost = call < CALLS; /* copies are filled before the first step ends */
+    for (uint32_t at_call = 1; at_call < 2 * CALLS; at_call += 3) {
+        play p = {.worlds = 2, .copies = 1, .members = {7, 5}, .die_at = {at_call}, .loads = true};
+        p.compute = at_call % 2 ? CDP_DTYPE_BF16 : CDP_DTYPE_DEFAULT;
+        p.lost = at_call < CALLS; /* copies are filled before the first step ends */
         run_play(p);
     }
 }

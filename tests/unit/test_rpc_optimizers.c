@@ -255,7 +255,7 @@ static void embed_steps(side *s, uint32_t to, cdp_optim_desc d, float *w) {
 }
 
 static void embeddings(side *s) {
-    static const cdp_optim_desc kinds[] = {{.kind = CDP_OPTIM_SGD, .lr = .1},
+    static const cdp_optim_desc optims[] = {{.kind = CDP_OPTIM_SGD, .lr = .1},
         {.kind = CDP_OPTIM_ADAGRAD, .lr = .05}, {.kind = CDP_OPTIM_ADAM, .lr = .05}};
     static float w[TABLE_ROWS * TABLE_WIDTH];
     static uint32_t place;
@@ -263,7 +263,7 @@ static void embeddings(side *s) {
     meet(s, &place);
     for (uint32_t kind = 0; kind < 3; ++kind) {
         const uint32_t to = kind == 1 ? 0 : 1; /* one's own table, too */
-        if (s->rank == 0) embed_steps(s, to, kinds[kind], w);
+        if (s->rank == 0) embed_steps(s, to, optims[kind], w);
         meet(s, &place); /* a thread of the other rank has written what is compared */
         if (s->rank == 0) T(!memcmp(w, table_of[to].w, sizeof w));
         meet(s, &place);
@@ -412,7 +412,7 @@ static void rows_for_a_call(side *s, uint32_t to) {
 }
 
 static void embedding_mistakes(side *s) {
-    static const cdp_optim_desc kinds[] = {{.kind = CDP_OPTIM_SGD}, {.kind = CDP_OPTIM_RMSPROP},
+    static const cdp_optim_desc optims[] = {{.kind = CDP_OPTIM_SGD}, {.kind = CDP_OPTIM_RMSPROP},
         {.kind = CDP_OPTIM_SGD, .weight_decay = .1}};
     static const char *const texts[] = {
         "does not have", "only SGD, ADAGRAD and ADAM", "weight_decay must be 0"};
@@ -421,7 +421,7 @@ static void embedding_mistakes(side *s) {
     table_open(s);
     meet(s, &place);
     for (uint32_t i = 0; i < 4 && s->rank == 0; ++i) {
-        cdp_optim_desc d = kinds[i % 3];
+        cdp_optim_desc d = optims[i % 3];
         cdp_dist_optim *optim;
         cdp_call ref = {0}, c[2];
         cdp_ctx *ctx;

@@ -725,11 +725,11 @@ TEST(a_network_that_delivers_nothing_is_not_a_process_that_hangs) {
     cdp_os os = *cdp_os_default();
     os.net.unanswered_ns = says_unanswered;
     silent_ms = 0;
-    for (uint32_t cut = 0; cut < 2; ++cut) {
+    for (uint32_t silent = 0; silent < 2; ++silent) {
         const keyed *k = two_on_loopback(unacked_main, 0, &os);
         T_EQ(CDP_ERR_TIMEOUT, k->status);
         T_EQ(1, k->error.peer);
-        T_TEXT(text[cut], k->error.text);
+        T_TEXT(text[silent], k->error.text);
         silent_ms = 800;
     }
     silent_ms = 0;
