@@ -1898,12 +1898,13 @@ CDP__PRIVATE int32_t cdp__ck_read_whole(
 /* ---- >>checkpoint/steps: the steps in a folder ----------------------------------------------- */
 
 /* Knows: names of folders: "step-00000123" is a checkpoint if it has a valid checkpoint.json,
-   "step-00000123.tmp-" with a number was never finished. Promises: nothing but such folders, and
-   files in them, is removed. */
+   "step-00000123.tmp-" with a number was never finished, "step-00000123.tmp-swept" was one that is
+   not kept. Promises: nothing but such folders, and files in them, is removed. */
 
 #define CDP__CK_DESCRIPTION "checkpoint.json"
 #define CDP__CK_BLOBS "blobs.safetensors"
 #define CDP__CK_DESCRIPTION_MAX (1u << 30) /* bytes */
+#define CDP__CK_SWEPT_END ".tmp-swept"
 
 CDP__PRIVATE void cdp__ck_step_name(char out[64], uint64_t step) {
     cdp__text t = cdp__text_of(out, 64);
@@ -1916,6 +1917,7 @@ CDP__PRIVATE void cdp__ck_step_name(char out[64], uint64_t step) {
 typedef enum cdp__ck_kind {
     CDP__CK_OTHER,
     CDP__CK_STEP,
+    CDP__CK_SWEPT,
     CDP__CK_LEFTOVER
 } cdp__ck_kind;
 
@@ -1930,14 +1932,16 @@ CDP__PRIVATE cdp__ck_kind cdp__ck_kind_of(const char *name, uint64_t *step) {
     if (strncmp(own, name, strlen(own)) != 0 || (uint64_t)(at - name) != strlen(own))
         return CDP__CK_OTHER;
     if (!*at) return CDP__CK_STEP;
+    if (strcmp(at, CDP__CK_SWEPT_END) == 0) return CDP__CK_SWEPT;
     return strncmp(at, ".tmp-", 5) == 0 ? CDP__CK_LEFTOVER : CDP__CK_OTHER;
 }
 
 /* Looks for the highest step below `below`, and for a folder that was never finished. */
 typedef struct cdp__ck_listing {
+    cdp__ck_kind kind; /* CDP__CK_STEP or CDP__CK_SWEPT: of steps that are kept, or are not */
     uint64_t below, step;
     bool found, left, file;
-    char leftover[128]; /* or, of any folder, its first file */
+    char leftover[128], after[128]; /* or, of any folder, its first file after this one */
 } cdp__ck_listing;
 
 CDP__PRIVATE void cdp__ck_list_step(void *user, const char *name) {
@@ -1948,18 +1952,24 @@ CDP__PRIVATE void cdp__ck_list_step(void *user, const char *name) {
         memcpy(l->leftover, name, strlen(name) + 1);
         l->left = true;
     }
-    if (kind != CDP__CK_STEP || step >= l->below || (l->found && step < l->step)) return;
+    if (kind != l->kind || step >= l->below || (l->found && step < l->step)) return;
     l->step = step;
     l->found = true;
 }
 
-CDP__PRIVATE int32_t cdp__ck_list(
-    const cdp__ck_disk *d, const char *path, uint64_t below, cdp__ck_listing *l) {
+CDP__PRIVATE int32_t cdp__ck_list_kind(const cdp__ck_disk *d, const char *path, cdp__ck_kind kind,
+    uint64_t below, cdp__ck_listing *l) {
     int32_t r;
     memset(l, 0, sizeof *l);
+    l->kind = kind;
     l->below = below;
     r = d->os->files.list_folder(d->os->user, path, cdp__ck_list_step, l);
     return r < 0 ? -r : 0;
+}
+
+CDP__PRIVATE int32_t cdp__ck_list(
+    const cdp__ck_disk *d, const char *path, uint64_t below, cdp__ck_listing *l) {
+    return cdp__ck_list_kind(d, path, CDP__CK_STEP, below, l);
 }
 
 /* Reads the checkpoint.json of a folder into a table. False: it has no valid one, and *err is the
@@ -2015,27 +2025,38 @@ CDP__PRIVATE int32_t cdp__ck_newest(
 CDP__PRIVATE void cdp__ck_list_file(void *user, const char *name) {
     cdp__ck_listing *const l = (cdp__ck_listing *)user;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return;
-    if (l->file || strlen(name) >= sizeof l->leftover) return;
+    if (strcmp(name, l->after) <= 0 || strlen(name) >= sizeof l->leftover) return;
+    if (l->file && strcmp(name, l->leftover) > 0) return;
     memcpy(l->leftover, name, strlen(name) + 1);
     l->file = true;
 }
 
-/* Removes a folder that is no step. After a power cut some of it may be there again. */
+/* Removes a folder that is no step, or as much of it as can be removed. After a power cut some of it
+   may be there again. */
 CDP__PRIVATE int32_t cdp__ck_remove_folder(
     const cdp__ck_disk *d, const char *path, const char *name) {
     char folder[CDP__CK_PATH], file[CDP__CK_PATH];
     cdp__ck_listing l;
     int32_t r, err = 0;
     cdp__ck_path(folder, path, name);
-    while (!err) {
-        memset(&l, 0, sizeof l);
+    memset(&l, 0, sizeof l);
+    for (;;) {
+        l.file = false;
         r = d->os->files.list_folder(d->os->user, folder, cdp__ck_list_file, &l);
         if (r < 0) return -r;
         if (!l.file) break;
         cdp__ck_path(file, folder, l.leftover);
-        err = -d->os->files.remove_file(d->os->user, file);
+        r = -d->os->files.remove_file(d->os->user, file);
+        if (!err) err = r;
+        memcpy(l.after, l.leftover, sizeof l.after);
     }
     return err ? err : -d->os->files.remove_folder(d->os->user, folder);
+}
+
+CDP__PRIVATE void cdp__ck_swept_name(char out[80], uint64_t step) {
+    char name[64];
+    cdp__ck_step_name(name, step);
+    (void)cdp__format(out, 80, "%s" CDP__CK_SWEPT_END, name);
 }
 
 /* Removes a step, which first becomes a leftover for good: no cut leaves a part of it as a step. */
@@ -2043,7 +2064,7 @@ CDP__PRIVATE int32_t cdp__ck_remove_step(const cdp__ck_disk *d, const char *path
     char name[64], swept[80], from[CDP__CK_PATH], to[CDP__CK_PATH];
     int32_t err;
     cdp__ck_step_name(name, step);
-    (void)cdp__format(swept, sizeof swept, "%s.tmp-swept", name);
+    cdp__ck_swept_name(swept, step);
     cdp__ck_path(from, path, name);
     cdp__ck_path(to, path, swept);
     err = -d->os->files.rename_file(d->os->user, from, to);
@@ -2062,23 +2083,37 @@ CDP__PRIVATE cdp_status cdp__ck_remove_rest(
         path, name);
 }
 
+/* Removes what is left of steps that were swept, as far as that goes: where a program has put a
+   folder into one of them, or a reader has a file open, a save succeeds all the same. */
+CDP__PRIVATE void cdp__ck_sweep_again(const cdp__ck_disk *d, const char *path) {
+    cdp__ck_listing l;
+    uint64_t below = UINT64_MAX;
+    while (cdp__ck_list_kind(d, path, CDP__CK_SWEPT, below, &l) == 0 && l.found) {
+        char name[80];
+        below = l.step;
+        cdp__ck_swept_name(name, l.step);
+        (void)cdp__ck_remove_folder(d, path, name);
+    }
+}
+
 /* Removes what earlier saves did not finish. */
 CDP__PRIVATE cdp_status cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const char *path) {
     cdp__ck_listing l;
     int32_t err;
+    cdp__ck_sweep_again(d, path);
     while ((err = cdp__ck_list(d, path, 0, &l)) == 0 && l.left)
         if (cdp__ck_remove_rest(d, path, l.leftover) != CDP_OK) return cdp_last_error()->status;
     return err ? cdp__ck_io(err, "cannot list", path) : CDP_OK;
 }
 
-/* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. */
-CDP__PRIVATE int32_t cdp__ck_sweep_steps(
+/* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. One that cannot
+   be removed now may be when the next step is saved. */
+CDP__PRIVATE void cdp__ck_sweep_steps(
     cdp__ck_disk *d, const char *path, uint64_t saved, uint32_t keep, uint64_t every) {
     uint64_t below = UINT64_MAX;
     uint32_t kept = 0;
     cdp__ck_listing l;
-    int32_t err;
-    while ((err = cdp__ck_list(d, path, below, &l)) == 0 && l.found) {
+    while (cdp__ck_list(d, path, below, &l) == 0 && l.found) {
         int32_t why = 0;
         const bool whole = cdp__ck_complete(d, path, l.step, &why), half = why == ENOENT;
         below = l.step;
@@ -2086,10 +2121,8 @@ CDP__PRIVATE int32_t cdp__ck_sweep_steps(
             if (whole) ++kept; /* what is damaged stays, and does not count */
             continue;
         }
-        err = cdp__ck_remove_step(d, path, l.step);
-        if (err) break;
+        (void)cdp__ck_remove_step(d, path, l.step);
     }
-    return err;
 }
 
 CDP_API cdp_status cdp_ckpt_newest(const char *path, const cdp_os *os, uint64_t *step) {
@@ -2610,8 +2643,13 @@ CDP__PRIVATE cdp_status cdp__ck_lock(cdp__ck_save *s) {
         s->c->path);
 }
 
+/* Gives the lock back before the file is closed: a process that was forked meanwhile has the same
+   file open, and would have the lock as long as it lives. */
 CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
+    const cdp_os_files *const f = &s->disk.os->files;
     int32_t err = 0;
+    if (s->lock_file >= 0 && f->lock_file)
+        (void)f->lock_file(s->disk.os->user, s->lock_file, CDP_FILE_UNLOCK);
     cdp__ck_close_file(&s->disk, s->lock_file, &err);
     s->lock_file = -1;
 }
@@ -3065,7 +3103,7 @@ CDP__PRIVATE void cdp__ck_end(cdp__ck_save *s, bool root) {
     (void)cdp__ck_end_file(s, false);
     cdp__ck_written(s, CDP_ERR_STATE); /* nothing is left to copy */
     if (root && s->status == CDP_OK && d->keep)
-        (void)cdp__ck_sweep_steps(&s->disk, s->c->path, s->step, d->keep, d->keep_every);
+        cdp__ck_sweep_steps(&s->disk, s->c->path, s->step, d->keep, d->keep_every);
     if (root && s->status != CDP_OK) cdp__ck_undo(s);
     cdp__ck_unlock(s);
     s->info.writes = s->disk.writes;

@@ -81,7 +81,7 @@ CDP__PRIVATE void cdp__ck_end(cdp__ck_save *s, bool root) {
     (void)cdp__ck_end_file(s, false);
     cdp__ck_written(s, CDP_ERR_STATE); /* nothing is left to copy */
     if (root && s->status == CDP_OK && d->keep)
-        (void)cdp__ck_sweep_steps(&s->disk, s->c->path, s->step, d->keep, d->keep_every);
+        cdp__ck_sweep_steps(&s->disk, s->c->path, s->step, d->keep, d->keep_every);
     if (root && s->status != CDP_OK) cdp__ck_undo(s);
     cdp__ck_unlock(s);
     s->info.writes = s->disk.writes;

@@ -204,8 +204,13 @@ CDP__PRIVATE cdp_status cdp__ck_lock(cdp__ck_save *s) {
         s->c->path);
 }
 
+/* Gives the lock back before the file is closed: a process that was forked meanwhile has the same
+   file open, and would have the lock as long as it lives. */
 CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
+    const cdp_os_files *const f = &s->disk.os->files;
     int32_t err = 0;
+    if (s->lock_file >= 0 && f->lock_file)
+        (void)f->lock_file(s->disk.os->user, s->lock_file, CDP_FILE_UNLOCK);
     cdp__ck_close_file(&s->disk, s->lock_file, &err);
     s->lock_file = -1;
 }

@@ -5,6 +5,8 @@
 #include "cdp_checkpoint.h"
 #include "cdp_fsdp.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "said.h"
@@ -1041,6 +1043,59 @@ TEST(older_steps_are_swept_and_leftovers_too) {
     folder_gone();
 }
 
+/* A program has put a folder into a step, which is swept as far as that goes, again and again. */
+TEST(what_cannot_be_swept_holds_up_no_save) {
+    char line[900];
+    folder_new();
+    for (uint64_t step = 1; step <= 4; ++step) {
+        run r = {.how = "S0", .step = step, .keep = 1};
+        run_ranks(2, NULL, 0, save_ranks, &r);
+        snprintf(line, sizeof line, step == 1 ? "mkdir %s/step-00000001/all" : "true", folder);
+        if (step == 3) /* the same number once more, which cannot be swept yet, and an older one */
+            snprintf(line, sizeof line,
+                "cd %s && cp -R step-00000003 step-00000001 && cp -R "
+                "step-00000003 step-00000000",
+                folder);
+        T(system(line) == 0);
+    }
+    snprintf(line, sizeof line,
+        "cd %s && test \"$(echo *)\" = 'latest lock step-00000001 step-00000001.tmp-swept "
+        "step-00000004' && test \"$(ls step-00000001.tmp-swept)\" = all && rmdir "
+        "step-00000001.tmp-swept/all",
+        folder);
+    T(system(line) == 0);
+    run r = {.how = "S0", .step = 5, .keep = 1};
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    snprintf(
+        line, sizeof line, "cd %s && test \"$(echo *)\" = 'latest lock step-00000005'", folder);
+    T(system(line) == 0);
+    folder_gone();
+}
+
+/* A process that was forked while a step was written, as readers of data are, lives on. */
+static pid_t forked;
+static int32_t sync_and_fork(void *user, int32_t fd) {
+    if (!forked) forked = fork();
+    if (!forked) {
+        pause();
+        _exit(0);
+    }
+    return cdp_os_default()->files.sync_file(user, fd);
+}
+
+TEST(a_forked_process_keeps_no_lock) {
+    cdp_os os = *cdp_os_default();
+    folder_new();
+    forked = 0;
+    os.files.sync_file = sync_and_fork;
+    for (uint64_t step = 1; step <= 2; ++step) {
+        run r = {.how = "S0", .step = step, .os = &os};
+        run_ranks(1, NULL, 0, save_ranks, &r);
+    }
+    T(forked > 0 && kill(forked, SIGKILL) == 0 && waitpid(forked, NULL, 0) == forked);
+    folder_gone();
+}
+
 /* A folder that lost its checkpoint.json, as while it was swept; and one with another's name. */
 TEST(a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name) {
     char line[700];
@@ -1233,6 +1288,8 @@ int main(int argc, char **argv) {
         {"older_steps_are_swept_and_leftovers_too", older_steps_are_swept_and_leftovers_too, 30},
         {"a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name",
             a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name, 30},
+        {"what_cannot_be_swept_holds_up_no_save", what_cannot_be_swept_holds_up_no_save, 30},
+        {"a_forked_process_keeps_no_lock", a_forked_process_keeps_no_lock, 30},
         {"a_step_that_cannot_be_read_is_not_removed", a_step_that_cannot_be_read_is_not_removed,
             30},
         {"each_file_is_synced_once", each_file_is_synced_once, 30},
