@@ -163,7 +163,8 @@ typedef struct cdp_launch_desc {
     const char *job_key;
     bool trust_network;
     /* a folder for error files and logs: log_dir/attempt_A/I/stdout.log, stderr.log, error.json for
-       worker I. NULL: there are no logs, and error files lie in the folder for temporary files. */
+       worker I; those of an earlier job are removed. NULL: there are no logs, and error files lie in
+       the folder for temporary files. */
     const char *log_dir;
     /* CDP_AGENT_STDOUT | CDP_AGENT_STDERR: what goes to the logs only; what goes there and to the
        console. The rest goes to stdout and stderr of this process. */
@@ -1181,7 +1182,8 @@ CDP__PRIVATE bool cdp__launch_key(const cdp_os *os, char out[CDP__LAUNCH_KEY]) {
 /* ---- >>launch/variables: the variables of a rank, as torchrun's workers find them ------------ */
 
 /* Knows: their names, and where their values come from. Promises: each is set or taken away, so
-   that none reaches a rank from a launcher around this one. */
+   that none reaches a rank from a launcher around this one; but those of ranks that stay are the
+   caller's where this launcher starts none. */
 
 #include <stddef.h>
 #include <string.h>
@@ -1624,6 +1626,7 @@ CDP__PRIVATE int32_t cdp__timers_open(cdp__timers *t, const cdp_os *os, const ch
     const cdp_os_files *const f = &os->files;
     const uint64_t until = os->now_ns(os->user) + wait_ms * CDP__MS;
     int32_t err;
+    uint32_t i;
     memset(t, 0, sizeof *t);
     t->os = os;
     t->fd = f->open_file ? f->open_file(os->user, path, how) : -ENOSYS;
@@ -1633,13 +1636,21 @@ CDP__PRIVATE int32_t cdp__timers_open(cdp__timers *t, const cdp_os *os, const ch
         if (now >= until) break;
         cdp__sleep_until(os, now + CDP__MS);
     }
-    if (!err) (void)f->read_at(os->user, t->fd, 0, t->slots, sizeof t->slots);
-    if (err) (void)f->close_file(os->user, t->fd);
-    return err;
+    if (err) {
+        (void)f->close_file(os->user, t->fd);
+        return err;
+    }
+    (void)f->read_at(os->user, t->fd, 0, t->slots, sizeof t->slots);
+    for (i = 0; i < CDP__TIMERS; ++i)
+        t->slots[i][CDP__TIMER_BYTES - 1] = 0;
+    return 0;
 }
 
+/* Ends the lock, which a process that was forked meanwhile would keep. */
 CDP__PRIVATE void cdp__timers_close(cdp__timers *t) {
-    (void)t->os->files.close_file(t->os->user, t->fd); /* ends the lock */
+    const cdp_os_files *const f = &t->os->files;
+    (void)f->lock_file(t->os->user, t->fd, CDP_FILE_UNLOCK);
+    (void)f->close_file(t->os->user, t->fd);
 }
 
 /* When the timer in a slot expires, and its label; 0: there is none. */
@@ -1742,7 +1753,6 @@ CDP__PRIVATE bool cdp__timer_expired(
     for (i = 0; i < CDP__TIMERS && !expired; ++i) {
         const char *is;
         uint64_t at;
-        t.slots[i][CDP__TIMER_BYTES - 1] = 0;
         at = cdp__timer_in(t.slots[i], &is);
         expired = at && now > at;
         if (expired) cdp__format(label, CDP__TIMER_LABEL + 1, "%s", is);
@@ -1852,15 +1862,14 @@ CDP__PRIVATE uint32_t cdp__agent_list(const char *const *list) {
     return n;
 }
 
-/* Takes a variable out: `name` ends with '=' or a zero. */
+/* Takes a variable out, of which this process may have several: `name` ends with '=' or a zero. */
 CDP__PRIVATE void cdp__agent_env_drop(cdp__agent_env *e, const char *name) {
     const size_t length = strcspn(name, "=");
-    uint32_t i;
-    for (i = 0; i < e->count; ++i) {
-        if (strncmp(e->at[i], name, length) != 0 || e->at[i][length] != '=') continue;
-        e->at[i] = e->at[--e->count];
-        return;
-    }
+    uint32_t i, kept = 0;
+    for (i = 0; i < e->count; ++i)
+        if (strncmp(e->at[i], name, length) != 0 || e->at[i][length] != '=')
+            e->at[kept++] = e->at[i];
+    e->count = kept;
 }
 
 CDP__PRIVATE void cdp__agent_env_put(cdp__agent_env *e, char *variable) {
@@ -2048,7 +2057,8 @@ CDP__PRIVATE void cdp__agent_tail_read(const cdp_agent *a, uint32_t i, int which
     if (f->file_info(a->os->user, fd, &info) == 0) {
         const uint64_t from = info.bytes > CDP__LAUNCH_TAIL ? info.bytes - CDP__LAUNCH_TAIL : 0;
         const int64_t n = f->read_at(a->os->user, fd, from, s->line, CDP__LAUNCH_TAIL);
-        s->total = from;
+        /* less than the file had: it was cut meanwhile, and what is read is all that there is */
+        s->total = n >= 0 && (uint64_t)n == info.bytes - from ? from : 0;
         if (n > 0) cdp__launch_tail_add(s, s->line, (uint64_t)n);
     }
     (void)f->close_file(a->os->user, fd);
@@ -2215,6 +2225,22 @@ CDP__PRIVATE cdp_status cdp__agent_folders(const cdp_agent *a) {
     return err ? cdp__agent_io("cannot make the folder ", path, err) : st;
 }
 
+CDP__PRIVATE void cdp__agent_remove(const cdp_agent *a, const char *path) {
+    if (path[0] && a->os->files.remove_file) (void)a->os->files.remove_file(a->os->user, path);
+}
+
+/* The paths of the files of a worker. An earlier job may have left such files in log_dir: what they
+   say is not of this one. */
+CDP__PRIVATE cdp_status cdp__agent_files(cdp_agent *a, uint32_t i) {
+    cdp__agent_worker *const w = &a->workers[i];
+    if (!cdp__agent_path(a, i, "error.json", w->error_file)
+        || !cdp__agent_path(a, i, "timers", w->timer_file))
+        return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
+    cdp__agent_remove(a, w->error_file);
+    cdp__agent_remove(a, w->timer_file);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__agent_worker_start(
     cdp_agent *a, uint32_t i, uint16_t port, int32_t told) {
     cdp__agent_worker *const w = &a->workers[i];
@@ -2230,9 +2256,7 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.number = (int32_t)i;
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
-    if (!cdp__agent_path(a, i, "error.json", w->error_file)
-        || !cdp__agent_path(a, i, "timers", w->timer_file))
-        return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
+    st = cdp__agent_files(a, i);
     for (which = 0; st == CDP_OK && which < 2; ++which)
         st = cdp__agent_open_stream(a, i, which, &p.out[which]);
     if (st == CDP_OK) st = cdp__agent_env_make(a, &env, i, port);
@@ -2272,10 +2296,8 @@ CDP__PRIVATE cdp_status cdp__agent_loaded(const cdp_agent *a, int32_t fd) {
 CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
     cdp__agent_worker *const w = &a->workers[i];
     int which;
-    if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
-        (void)a->os->files.remove_file(a->os->user, w->error_file);
-    if (w->timer_file[0] && a->os->files.remove_file)
-        (void)a->os->files.remove_file(a->os->user, w->timer_file);
+    if (!a->desc.log_dir) cdp__agent_remove(a, w->error_file);
+    cdp__agent_remove(a, w->timer_file);
     for (which = 0; which < 2; ++which) {
         if (w->out[which]) cdp__launch_stream_begin(w->out[which], -1, -1, false);
         w->filed[which] = w->stuck[which] = false;

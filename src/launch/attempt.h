@@ -46,6 +46,22 @@ CDP__PRIVATE cdp_status cdp__agent_folders(const cdp_agent *a) {
     return err ? cdp__agent_io("cannot make the folder ", path, err) : st;
 }
 
+CDP__PRIVATE void cdp__agent_remove(const cdp_agent *a, const char *path) {
+    if (path[0] && a->os->files.remove_file) (void)a->os->files.remove_file(a->os->user, path);
+}
+
+/* The paths of the files of a worker. An earlier job may have left such files in log_dir: what they
+   say is not of this one. */
+CDP__PRIVATE cdp_status cdp__agent_files(cdp_agent *a, uint32_t i) {
+    cdp__agent_worker *const w = &a->workers[i];
+    if (!cdp__agent_path(a, i, "error.json", w->error_file)
+        || !cdp__agent_path(a, i, "timers", w->timer_file))
+        return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
+    cdp__agent_remove(a, w->error_file);
+    cdp__agent_remove(a, w->timer_file);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__agent_worker_start(
     cdp_agent *a, uint32_t i, uint16_t port, int32_t told) {
     cdp__agent_worker *const w = &a->workers[i];
@@ -61,9 +77,7 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.number = (int32_t)i;
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
-    if (!cdp__agent_path(a, i, "error.json", w->error_file)
-        || !cdp__agent_path(a, i, "timers", w->timer_file))
-        return cdp__agent_io("the path of an error file is too long", "", ENAMETOOLONG);
+    st = cdp__agent_files(a, i);
     for (which = 0; st == CDP_OK && which < 2; ++which)
         st = cdp__agent_open_stream(a, i, which, &p.out[which]);
     if (st == CDP_OK) st = cdp__agent_env_make(a, &env, i, port);
@@ -103,10 +117,8 @@ CDP__PRIVATE cdp_status cdp__agent_loaded(const cdp_agent *a, int32_t fd) {
 CDP__PRIVATE void cdp__agent_worker_clear(cdp_agent *a, uint32_t i) {
     cdp__agent_worker *const w = &a->workers[i];
     int which;
-    if (!a->desc.log_dir && w->error_file[0] && a->os->files.remove_file)
-        (void)a->os->files.remove_file(a->os->user, w->error_file);
-    if (w->timer_file[0] && a->os->files.remove_file)
-        (void)a->os->files.remove_file(a->os->user, w->timer_file);
+    if (!a->desc.log_dir) cdp__agent_remove(a, w->error_file);
+    cdp__agent_remove(a, w->timer_file);
     for (which = 0; which < 2; ++which) {
         if (w->out[which]) cdp__launch_stream_begin(w->out[which], -1, -1, false);
         w->filed[which] = w->stuck[which] = false;

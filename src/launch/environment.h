@@ -33,15 +33,14 @@ CDP__PRIVATE uint32_t cdp__agent_list(const char *const *list) {
     return n;
 }
 
-/* Takes a variable out: `name` ends with '=' or a zero. */
+/* Takes a variable out, of which this process may have several: `name` ends with '=' or a zero. */
 CDP__PRIVATE void cdp__agent_env_drop(cdp__agent_env *e, const char *name) {
     const size_t length = strcspn(name, "=");
-    uint32_t i;
-    for (i = 0; i < e->count; ++i) {
-        if (strncmp(e->at[i], name, length) != 0 || e->at[i][length] != '=') continue;
-        e->at[i] = e->at[--e->count];
-        return;
-    }
+    uint32_t i, kept = 0;
+    for (i = 0; i < e->count; ++i)
+        if (strncmp(e->at[i], name, length) != 0 || e->at[i][length] != '=')
+            e->at[kept++] = e->at[i];
+    e->count = kept;
 }
 
 CDP__PRIVATE void cdp__agent_env_put(cdp__agent_env *e, char *variable) {

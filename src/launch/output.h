@@ -94,7 +94,8 @@ CDP__PRIVATE void cdp__agent_tail_read(const cdp_agent *a, uint32_t i, int which
     if (f->file_info(a->os->user, fd, &info) == 0) {
         const uint64_t from = info.bytes > CDP__LAUNCH_TAIL ? info.bytes - CDP__LAUNCH_TAIL : 0;
         const int64_t n = f->read_at(a->os->user, fd, from, s->line, CDP__LAUNCH_TAIL);
-        s->total = from;
+        /* less than the file had: it was cut meanwhile, and what is read is all that there is */
+        s->total = n >= 0 && (uint64_t)n == info.bytes - from ? from : 0;
         if (n > 0) cdp__launch_tail_add(s, s->line, (uint64_t)n);
     }
     (void)f->close_file(a->os->user, fd);

@@ -37,6 +37,7 @@ CDP__PRIVATE int32_t cdp__timers_open(cdp__timers *t, const cdp_os *os, const ch
     const cdp_os_files *const f = &os->files;
     const uint64_t until = os->now_ns(os->user) + wait_ms * CDP__MS;
     int32_t err;
+    uint32_t i;
     memset(t, 0, sizeof *t);
     t->os = os;
     t->fd = f->open_file ? f->open_file(os->user, path, how) : -ENOSYS;
@@ -46,13 +47,21 @@ CDP__PRIVATE int32_t cdp__timers_open(cdp__timers *t, const cdp_os *os, const ch
         if (now >= until) break;
         cdp__sleep_until(os, now + CDP__MS);
     }
-    if (!err) (void)f->read_at(os->user, t->fd, 0, t->slots, sizeof t->slots);
-    if (err) (void)f->close_file(os->user, t->fd);
-    return err;
+    if (err) {
+        (void)f->close_file(os->user, t->fd);
+        return err;
+    }
+    (void)f->read_at(os->user, t->fd, 0, t->slots, sizeof t->slots);
+    for (i = 0; i < CDP__TIMERS; ++i)
+        t->slots[i][CDP__TIMER_BYTES - 1] = 0;
+    return 0;
 }
 
+/* Ends the lock, which a process that was forked meanwhile would keep. */
 CDP__PRIVATE void cdp__timers_close(cdp__timers *t) {
-    (void)t->os->files.close_file(t->os->user, t->fd); /* ends the lock */
+    const cdp_os_files *const f = &t->os->files;
+    (void)f->lock_file(t->os->user, t->fd, CDP_FILE_UNLOCK);
+    (void)f->close_file(t->os->user, t->fd);
 }
 
 /* When the timer in a slot expires, and its label; 0: there is none. */
@@ -155,7 +164,6 @@ CDP__PRIVATE bool cdp__timer_expired(
     for (i = 0; i < CDP__TIMERS && !expired; ++i) {
         const char *is;
         uint64_t at;
-        t.slots[i][CDP__TIMER_BYTES - 1] = 0;
         at = cdp__timer_in(t.slots[i], &is);
         expired = at && now > at;
         if (expired) cdp__format(label, CDP__TIMER_LABEL + 1, "%s", is);

@@ -1,7 +1,8 @@
 /* launch/variables.h - the variables of a rank, as torchrun's workers find them
 
    Knows: their names, and where their values come from. Promises: each is set or taken away, so
-   that none reaches a rank from a launcher around this one. */
+   that none reaches a rank from a launcher around this one; but those of ranks that stay are the
+   caller's where this launcher starts none. */
 #ifndef CDP_SRC_LAUNCH_VARIABLES_H
 #define CDP_SRC_LAUNCH_VARIABLES_H
 

@@ -5,7 +5,9 @@
 
 #ifndef _WIN32
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+extern char **environ;
 #endif
 
 static void is_text(const char *want, const char *got) {
@@ -77,6 +79,27 @@ TEST(workers_find_the_variables_of_torchrun) {
     T_EQ(CDP_AGENT_SUCCEEDED, cdp_agent_state_of(a));
     is_text("4 6 0 2 2 trainer 10.1.2.3 16 red none\n", text_of("attempt_0/0/stdout.log"));
     is_text("5 6 1 2 2 trainer 10.1.2.3 16 blue none\n", text_of("attempt_0/1/stdout.log"));
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+/* A process may have a variable several times, of which a worker would find the first one. */
+TEST(a_variable_that_is_there_twice_is_there_once) {
+    static char one[] = "RANK=7", two[] = "RANK=8", three[] = "COLOUR=red", four[] = "COLOUR=blue";
+    char *twice[] = {one, two, three, four, NULL}, **const before = environ;
+    const char *const env[] = {"COLOUR=green", NULL};
+    const char *const words[] = {"/usr/bin/env", NULL};
+    cdp_launch_desc d = shell(words, 1);
+    const char *text;
+    cdp_agent *a;
+    d.env = env;
+    environ = twice;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    environ = before;
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    text = text_of("attempt_0/0/stdout.log");
+    T(strstr(text, "\nRANK=0\n") && !strstr(text, "RANK=8") && !strstr(text, "RANK=7"));
+    T(strstr(text, "COLOUR=green\n") && !strstr(text, "COLOUR=red") && !strstr(text, "blue"));
     cdp_agent_destroy(a);
     folder_remove();
 }
@@ -223,6 +246,67 @@ TEST(a_worker_that_is_stuck_is_ended) {
     cdp_agent_destroy(a);
     T_EQ(CDP_OK, cdp_timer_begin(0.001, "nobody watches"));
     cdp_timer_end("nobody watches");
+}
+
+static void write_file(const char *name, const char *text, size_t bytes) {
+    FILE *f = fopen(path_of(name), "w");
+    T(f && fwrite(text, 1, bytes, f) == bytes && fclose(f) == 0);
+}
+
+/* Its agent was killed, so that the files of workers stayed in log_dir. */
+TEST(what_an_earlier_job_left_is_not_of_this_one) {
+    static const char timers[128] = "12345 long ago";
+    cdp_launch_desc d = shell(SHELL("sleep 0.2; exit 4"), 1);
+    cdp_agent *a;
+    T_EQ(0, mkdir(path_of("attempt_0"), 0700));
+    T_EQ(0, mkdir(path_of("attempt_0/0"), 0700));
+    write_file("attempt_0/0/error.json", "{\"message\": \"long ago\"}", 23);
+    write_file("attempt_0/0/timers", timers, sizeof timers);
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T_EQ(4, cdp_agent_result(a)->ends[0].exit_code);
+    is_text("", cdp_agent_result(a)->ends[0].message);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+/* A program cuts its log at the moment when its last lines are read. */
+static int64_t read_less(void *user, int32_t fd, uint64_t at, void *to, uint64_t bytes) {
+    return cdp_os_default()->files.read_at(user, fd, at, to, bytes < 10 ? bytes : 10);
+}
+
+TEST(a_log_that_is_cut_meanwhile_has_fewer_last_lines) {
+    cdp_launch_desc d = shell(SHELL("head -c 9000 /dev/zero | tr '\\0' x; exit 4"), 1);
+    cdp_os os = *cdp_os_default();
+    cdp_agent *a;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    os.files.read_at = read_less;
+    a->os = &os;
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    is_text("xxxxxxxxxx", cdp_agent_result(a)->ends[0].last_lines);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
+/* A process that was forked while a timer began has the file open, too. */
+TEST(a_forked_process_does_not_hold_the_timers) {
+    const cdp_os *const os = cdp_os_default();
+    cdp__timers t;
+    pid_t pid;
+    folder();
+    T_EQ(0,
+        cdp__timers_open(
+            &t, os, path_of("timers"), CDP_FILE_WRITE | CDP_FILE_CREATE, CDP_FILE_LOCK_ALONE, 0));
+    pid = fork();
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    cdp__timers_close(&t);
+    if (T_EQ(0, cdp__timers_open(&t, os, path_of("timers"), 0, CDP_FILE_LOCK_SHARED, 0)))
+        cdp__timers_close(&t);
+    T(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+    folder_remove();
 }
 
 TEST(all_workers_start_again) {
@@ -565,11 +649,19 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
 #ifndef _WIN32
         {"workers_find_the_variables_of_torchrun", workers_find_the_variables_of_torchrun, 20},
+        {"a_variable_that_is_there_twice_is_there_once",
+            a_variable_that_is_there_twice_is_there_once, 20},
         {"each_role_counts_its_workers", each_role_counts_its_workers, 20},
         {"the_first_failure_is_named", the_first_failure_is_named, 20},
         {"a_crash_counts_before_an_exit_code", a_crash_counts_before_an_exit_code, 20},
         {"a_long_error_file_is_read", a_long_error_file_is_read, 20},
         {"a_worker_that_is_stuck_is_ended", a_worker_that_is_stuck_is_ended, 20},
+        {"what_an_earlier_job_left_is_not_of_this_one", what_an_earlier_job_left_is_not_of_this_one,
+            20},
+        {"a_log_that_is_cut_meanwhile_has_fewer_last_lines",
+            a_log_that_is_cut_meanwhile_has_fewer_last_lines, 20},
+        {"a_forked_process_does_not_hold_the_timers", a_forked_process_does_not_hold_the_timers,
+            20},
         {"all_workers_start_again", all_workers_start_again, 20},
         {"workers_are_asked_to_end_and_killed", workers_are_asked_to_end_and_killed, 20},
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
