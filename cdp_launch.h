@@ -1979,16 +1979,21 @@ CDP__PRIVATE cdp_status cdp__agent_env_make(
 /* Knows: redirects and tee of a desc, logs. Promises: workers wait for the reader of the console,
    the agent does not. */
 
-/* Writes what the console takes. Whether output waits for its reader: without a limit, as that of
+/* Writes what the console takes. */
+CDP__PRIVATE void cdp__agent_flush(cdp_agent *a) {
+    cdp__launch_flush(&a->console.sinks[0]);
+    cdp__launch_flush(&a->console.sinks[1]);
+}
+
+/* The same, and whether output waits for its reader: without a limit, as that of
    any program does, until somebody wants the workers to end. */
 CDP__PRIVATE bool cdp__agent_unread(cdp_agent *a) {
     const uint64_t now = cdp__agent_now(a);
     bool waits = false;
     uint32_t i;
-    for (i = 0; i < 2; ++i) {
-        cdp__launch_flush(&a->console.sinks[i]);
+    cdp__agent_flush(a);
+    for (i = 0; i < 2; ++i)
         waits = waits || cdp__launch_pending(&a->console.sinks[i]) > 0;
-    }
     for (i = 0; i < a->desc.workers; ++i)
         waits = waits || a->workers[i].stuck[0] || a->workers[i].stuck[1];
     if (!waits || (!a->stopping && now < a->timeout_ns)) return waits;
@@ -2468,6 +2473,7 @@ CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
     for (i = 0; i < a->desc.workers; ++i)
         cdp__agent_carry(a, i, 16);
     running = cdp__agent_reap(a);
+    cdp__agent_flush(a); /* a program may never let a step wait */
     cdp__agent_look_at_timers(a, now);
     if (a->first >= 0 && a->phase == CDP__AGENT_RUN) {
         a->state = CDP_AGENT_UNHEALTHY;

@@ -136,6 +136,7 @@ CDP__PRIVATE cdp_status cdp__agent_look(cdp_agent *a) {
     for (i = 0; i < a->desc.workers; ++i)
         cdp__agent_carry(a, i, 16);
     running = cdp__agent_reap(a);
+    cdp__agent_flush(a); /* a program may never let a step wait */
     cdp__agent_look_at_timers(a, now);
     if (a->first >= 0 && a->phase == CDP__AGENT_RUN) {
         a->state = CDP_AGENT_UNHEALTHY;

@@ -422,6 +422,32 @@ TEST(output_is_carried_and_teed) {
     folder_remove();
 }
 
+/* A program with a loop of its own lets no step wait. */
+TEST(steps_that_do_not_wait_carry_output) {
+    cdp_launch_desc d = shell(SHELL("head -c 600000 /dev/zero | tr '\\0' x; echo end"), 1);
+    int saved = dup(1), file, i;
+    struct stat st;
+    cdp_agent *a;
+    fflush(stdout);
+    file = open(path_of("console"), O_CREAT | O_WRONLY, 0600);
+    T(file >= 0 && dup2(file, 1) == 1);
+    d.redirects = 0;
+    d.no_prefix = true;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    for (i = 0; i < 1500 && cdp_agent_state_of(a) == CDP_AGENT_HEALTHY; ++i) {
+        usleep(10000);
+        if (cdp_agent_step(a, 0) != CDP_OK) break;
+    }
+    dup2(saved, 1);
+    close(saved);
+    T_EQ(CDP_AGENT_SUCCEEDED, cdp_agent_state_of(a));
+    T_EQ(0, fstat(file, &st));
+    T_EQ(600004, st.st_size);
+    close(file);
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
 /* Text of a progress bar is shown as lines, at most one a second; and numbers of ranks stand below
    each other. */
 TEST(progress_text_becomes_lines) {
@@ -667,6 +693,7 @@ int main(int argc, char **argv) {
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
         {"nothing_of_a_group_is_left", nothing_of_a_group_is_left, 20},
         {"output_is_carried_and_teed", output_is_carried_and_teed, 20},
+        {"steps_that_do_not_wait_carry_output", steps_that_do_not_wait_carry_output, 20},
         {"progress_text_becomes_lines", progress_text_becomes_lines, 20},
         {"a_reader_that_stops_holds_up_no_step", a_reader_that_stops_holds_up_no_step, 20},
         {"a_reader_that_never_reads_again_does_not_hold_up_the_end",
