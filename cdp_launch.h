@@ -2410,7 +2410,7 @@ CDP__PRIVATE uint32_t cdp__agent_reap(cdp_agent *a) {
         if (a->first < 0 && a->phase == CDP__AGENT_RUN)
             a->first = i;
         else if (a->first >= 0
-            && (cdp__launch_overtaken(&a->workers[a->first].p, &w->p)
+            && ((!w->expired[0] && cdp__launch_overtaken(&a->workers[a->first].p, &w->p))
                 || (a->phase == CDP__AGENT_RUN
                     && cdp__launch_blame(&w->p) > cdp__launch_blame(&a->workers[a->first].p))))
             a->first = i;
@@ -2453,10 +2453,11 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
 }
 
-/* Kills the workers whose timers have expired; their ends are failures like every other crash. */
+/* Kills the workers whose timers have expired; their ends are failures like every other crash. After
+   a failure, too: the others may have for ever to end by themselves. */
 CDP__PRIVATE void cdp__agent_look_at_timers(cdp_agent *a, uint64_t now) {
     uint32_t i;
-    if (a->phase != CDP__AGENT_RUN || now < a->timers_ns) return;
+    if (a->phase > CDP__AGENT_GRACE || now < a->timers_ns) return;
     a->timers_ns = now + CDP__TIMER_LOOK_MS * CDP__MS;
     for (i = 0; i < a->desc.workers; ++i) {
         cdp__agent_worker *const w = &a->workers[i];

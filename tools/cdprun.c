@@ -1175,7 +1175,8 @@ static void rank_ended(job *j, rank *r, int status) {
 }
 
 static bool was_overtaken(const job *j, int local) {
-    if (j->phase != GRACE || j->cause != FAILURE) return false;
+    if (j->phase != GRACE || j->cause != FAILURE || j->ranks[local].expired[0] != '\0')
+        return false;
     return cdp__launch_overtaken(&j->ranks[j->first].p, &j->ranks[local].p);
 }
 
@@ -1747,12 +1748,18 @@ static cdp__launch_stream *stream_at(const job *j, int i) {
     return j->ranks[i / 2].out[i % 2];
 }
 
+/* Ranks run, and nobody has told them to end: also after a failure, when the others have a long time
+   to end by themselves. */
+static bool timers_count(const job *j) {
+    return j->phase == RUN || j->phase == GRACE;
+}
+
 static int poll_timeout(const job *j) {
     int64_t when = j->deadline < j->timeout_at && j->phase != JOIN && j->phase != LEAVE
         ? j->deadline
         : j->timeout_at;
     if (meets(j) && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
-    if (j->phase == RUN && j->timers_at < when) when = j->timers_at;
+    if (timers_count(j) && j->timers_at < when) when = j->timers_at;
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
     for (int i = 0; i < 2 * j->opts->n; ++i)
@@ -1832,7 +1839,7 @@ static void all_ranks_ended(job *j) {
 
 /* Kills the ranks whose timers have expired; their ends are failures like every other crash. */
 static void look_at_timers(job *j) {
-    if (j->phase != RUN || now_ns() < j->timers_at) return;
+    if (!timers_count(j) || now_ns() < j->timers_at) return;
     j->timers_at = now_ns() + CDP__TIMER_LOOK_MS * (SECOND / 1000);
     for (int i = 0; i < j->opts->n; ++i) {
         rank *r = &j->ranks[i];

@@ -604,6 +604,9 @@ between restart-leaks-no-descriptor "$descriptors" 1 3
 check timer-code "$?" 137
 has timer-text err "cdprun: rank 1 is killed: the time of the timer 'a step' is over"
 has timer-report err "s: the time of the timer 'a step' is over; it wrote nothing"
+"$C" -n 2 --grace 20 sh -c '[ $RANK = 0 ] && exit 3; sleep 2; printf "1 a step" > $CDP_TIMER_FILE; sleep 30' > out 2> err
+check timer-after-failure-code "$?" 3
+has timer-after-failure err "cdprun: rank 1 is killed: the time of the timer 'a step' is over"
 check timer-later "$("$C" -n 1 sh -c 'printf "99999999999999999 a step" > $CDP_TIMER_FILE; sleep 1; echo well' 2>&1)" "[0] well"
 
 usage() {                                            # name, expected part of the message, arguments

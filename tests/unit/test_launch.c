@@ -248,6 +248,26 @@ TEST(a_worker_that_is_stuck_is_ended) {
     cdp_timer_end("nobody watches");
 }
 
+/* Rank 0 has failed, and rank 1 has for ever to end by itself. */
+static int fails_or_gets_stuck(void *user) {
+    (void)user;
+    if (getenv("RANK")[0] == '0') return 3;
+    if (cdp_timer_begin(1, "the last words") != CDP_OK) return 6;
+    pause();
+    return 0;
+}
+
+TEST(a_worker_that_is_stuck_after_a_failure_is_ended) {
+    cdp_launch_desc d = {
+        .func = fails_or_gets_stuck, .workers = 2, .poll_ms = 10, .grace_ms = CDP_NO_TIMEOUT};
+    cdp_agent *a;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 15000));
+    T(strstr(cdp_last_error()->text, "rank 0 failed first") != NULL);
+    is_text("the time of the timer 'the last words' is over", cdp_agent_result(a)->ends[1].message);
+    cdp_agent_destroy(a);
+}
+
 static void write_file(const char *name, const char *text, size_t bytes) {
     FILE *f = fopen(path_of(name), "w");
     T(f && fwrite(text, 1, bytes, f) == bytes && fclose(f) == 0);
@@ -494,7 +514,7 @@ TEST(a_reader_that_stops_holds_up_no_step) {
         close(1);
         for (; (n = read(ends[0], text, sizeof text)) > 0;)
             all += n;
-        /* lines of at most 16384 bytes, each behind "[0] " or "[0]+", and a new line where cut */
+        /* lines of at most 65536 bytes, each behind "[0] " or "[0]+", and a new line where cut */
         _exit(all >= 2 * 300000 ? 0 : 1);
     }
     T_EQ(CDP_OK, cdp_agent_wait(a, 0));
@@ -682,6 +702,8 @@ int main(int argc, char **argv) {
         {"a_crash_counts_before_an_exit_code", a_crash_counts_before_an_exit_code, 20},
         {"a_long_error_file_is_read", a_long_error_file_is_read, 20},
         {"a_worker_that_is_stuck_is_ended", a_worker_that_is_stuck_is_ended, 20},
+        {"a_worker_that_is_stuck_after_a_failure_is_ended",
+            a_worker_that_is_stuck_after_a_failure_is_ended, 20},
         {"what_an_earlier_job_left_is_not_of_this_one", what_an_earlier_job_left_is_not_of_this_one,
             20},
         {"a_log_that_is_cut_meanwhile_has_fewer_last_lines",
