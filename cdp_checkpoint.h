@@ -2031,8 +2031,8 @@ CDP__PRIVATE void cdp__ck_list_file(void *user, const char *name) {
     l->file = true;
 }
 
-/* Removes a folder that is no step, or as much of it as can be removed. After a power cut some of it
-   may be there again. */
+/* Removes a folder that is no step, or as much of it as can be removed. After a power cut some of
+   it may be there again. */
 CDP__PRIVATE int32_t cdp__ck_remove_folder(
     const cdp__ck_disk *d, const char *path, const char *name) {
     char folder[CDP__CK_PATH], file[CDP__CK_PATH];
@@ -2106,8 +2106,8 @@ CDP__PRIVATE cdp_status cdp__ck_sweep_leftovers(const cdp__ck_disk *d, const cha
     return err ? cdp__ck_io(err, "cannot list", path) : CDP_OK;
 }
 
-/* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. One that cannot
-   be removed now may be when the next step is saved. */
+/* Removes steps beyond the newest `keep`, but not `saved`, nor multiples of `every`. One that
+   cannot be removed now is tried again when the next step is saved. */
 CDP__PRIVATE void cdp__ck_sweep_steps(
     cdp__ck_disk *d, const char *path, uint64_t saved, uint32_t keep, uint64_t every) {
     uint64_t below = UINT64_MAX;

@@ -163,8 +163,8 @@ typedef struct cdp_launch_desc {
     const char *job_key;
     bool trust_network;
     /* a folder for error files and logs: log_dir/attempt_A/I/stdout.log, stderr.log, error.json for
-       worker I; those of an earlier job are removed. NULL: there are no logs, and error files lie in
-       the folder for temporary files. */
+       worker I; those of an earlier job are removed. NULL: there are no logs, and error files lie
+       in the folder for temporary files. */
     const char *log_dir;
     /* CDP_AGENT_STDOUT | CDP_AGENT_STDERR: what goes to the logs only; what goes there and to the
        console. The rest goes to stdout and stderr of this process. */
@@ -2453,8 +2453,8 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
 }
 
-/* Kills the workers whose timers have expired; their ends are failures like every other crash. After
-   a failure, too: the others may have for ever to end by themselves. */
+/* Kills the workers whose timers have expired; their ends are failures like every other crash.
+   After a failure, too: the others may have for ever to end by themselves. */
 CDP__PRIVATE void cdp__agent_look_at_timers(cdp_agent *a, uint64_t now) {
     uint32_t i;
     if (a->phase > CDP__AGENT_GRACE || now < a->timers_ns) return;

@@ -1748,8 +1748,8 @@ static cdp__launch_stream *stream_at(const job *j, int i) {
     return j->ranks[i / 2].out[i % 2];
 }
 
-/* Ranks run, and nobody has told them to end: also after a failure, when the others have a long time
-   to end by themselves. */
+/* Ranks run, and nobody has told them to end: also after a failure, when the others have a long
+   time to end by themselves. */
 static bool timers_count(const job *j) {
     return j->phase == RUN || j->phase == GRACE;
 }

@@ -116,8 +116,8 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
 }
 
-/* Kills the workers whose timers have expired; their ends are failures like every other crash. After
-   a failure, too: the others may have for ever to end by themselves. */
+/* Kills the workers whose timers have expired; their ends are failures like every other crash.
+   After a failure, too: the others may have for ever to end by themselves. */
 CDP__PRIVATE void cdp__agent_look_at_timers(cdp_agent *a, uint64_t now) {
     uint32_t i;
     if (a->phase > CDP__AGENT_GRACE || now < a->timers_ns) return;

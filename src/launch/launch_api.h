@@ -67,8 +67,8 @@ typedef struct cdp_launch_desc {
     const char *job_key;
     bool trust_network;
     /* a folder for error files and logs: log_dir/attempt_A/I/stdout.log, stderr.log, error.json for
-       worker I; those of an earlier job are removed. NULL: there are no logs, and error files lie in
-       the folder for temporary files. */
+       worker I; those of an earlier job are removed. NULL: there are no logs, and error files lie
+       in the folder for temporary files. */
     const char *log_dir;
     /* CDP_AGENT_STDOUT | CDP_AGENT_STDERR: what goes to the logs only; what goes there and to the
        console. The rest goes to stdout and stderr of this process. */
