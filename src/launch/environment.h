@@ -24,8 +24,6 @@ typedef struct cdp__agent_env {
     char room[5 * CDP__AGENT_PATH]; /* the agent's own variables */
 } cdp__agent_env;
 
-#define CDP__AGENT_OWN 24u /* at least as many as cdp__launch_variable_at() has */
-
 CDP__PRIVATE uint32_t cdp__agent_list(const char *const *list) {
     uint32_t n = 0;
     while (list && list[n])
@@ -128,12 +126,14 @@ CDP__PRIVATE cdp_status cdp__agent_env_make(
     const cdp_agent *a, cdp__agent_env *e, uint32_t i, uint16_t port) {
     char **const mine = cdp__process_variables();
     const char *const *const extra = a->desc.env_of ? a->desc.env_of[i] : NULL;
-    uint32_t n = 0;
+    uint32_t n = 0, own = 0;
     while (mine && mine[n])
         ++n;
+    while (cdp__launch_variable_at(own))
+        ++own;
     e->count = 0;
     e->used = 0;
-    n += cdp__agent_list(a->desc.env) + cdp__agent_list(extra) + CDP__AGENT_OWN + 1;
+    n += cdp__agent_list(a->desc.env) + cdp__agent_list(extra) + own + 1;
     e->at = (char **)cdp__alloc(a->os, n * sizeof *e->at);
     if (!e->at) return cdp__fail(CDP_ERR_NOMEM, "cdp_agent_start: no memory for variables");
     for (n = 0; mine && mine[n]; ++n)
