@@ -95,11 +95,11 @@
     WHY NOTHING IS LOST
         A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 writes and syncs
         checkpoint.json, syncs the folder, renames it to step-N, and syncs PATH. Only then does the
-        call return CDP_OK, and only then are older steps removed: each gets a name that is no
-        step's, and PATH is synced, before its files go. Existing steps are never changed. The next
-        save removes folders that were not finished. `latest` is not synced.
-        Tests cut the power at each of these calls in
-        a model of a file system that loses and reorders what was not synced.
+        call return CDP_OK, and only then are older steps removed: each is renamed to
+        step-N.tmp-swept, and PATH is synced, before its files go. A folder that somebody put there
+        stays, and fails no save. Existing steps are never changed. The next save removes folders
+        that were not finished. `latest` is not synced. Tests cut the power at each of these calls
+        in a model of a file system that loses and reorders what was not synced.
 
     IN THE BACKGROUND
         for (; step < end; ++step) {
