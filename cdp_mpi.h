@@ -91,7 +91,8 @@
 
 #if !defined(CDP_INCLUDED) \
     || defined(CDP_IMPLEMENTATION) || defined(CDP_CORE_IMPLEMENTATION) \
-    || defined(CDP_MPI_IMPLEMENTATION)#include "cdp.h"
+    || defined(CDP_MPI_IMPLEMENTATION)
+#include "cdp.h"
 #endif
 
 #define CDP_MPI_VERSION 300 /* major * 10000 + minor * 100 + patch */

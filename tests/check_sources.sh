@@ -49,6 +49,7 @@ file_calls          only os/ calls the system for a file
 extensions          only config and compiler know one compiler from another
 dtypes              only src/dtype lists dtypes, or compares their order
 blanks              no tabs, no blanks at ends of lines; the library is plain ASCII
+includes            #include begins a line in joined headers
 cases               every test is in the list of its file, once
 unfinished          nothing is left to be done
 public_tested       every public function is called by a test

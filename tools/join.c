@@ -153,7 +153,7 @@ static void put_include(const char *line, int other) {
         fprintf(out, " \\\n    || defined(%s_IMPLEMENTATION)", prefix_of(i));
         if (i == 0) fputs(" || defined(CDP_CORE_IMPLEMENTATION)", out);
     }
-    put_line("");
+    fputs("\n", out); /* the end of the condition: no line of its own, however empty */
     put_line(line);
     put_line("#endif");
 }

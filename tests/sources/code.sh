@@ -28,6 +28,7 @@ rule_blanks() {
     grep -nP '\t' $HEADERS $SRC $OTHERS
     grep -nP '[^\x00-\x7f]' $HEADERS $SRC
 }
+rule_includes() { grep -nE '[^ ] *#include "cdp' $HEADERS; }
 # A test that stands in no list is only a warning of the compiler, and never runs.
 rule_cases() {
     awk '/^TEST\(/ { n = $0; sub(/^TEST\(/, "", n); sub(/\).*/, "", n); is[FILENAME ": " n] = 1; next }
