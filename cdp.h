@@ -27191,13 +27191,13 @@ CDP__PRIVATE cdp_optimizer_part cdp__optimizer_own_part(const cdp_optimizer *o, 
 
 CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *o, uint32_t index) {
     const cdp_optimizer_part none = {0, 0, 0};
-    const bool known = o && o->ddp && cdp__ddp_lives(o->ddp) && cdp__ddp_has_group(o->ddp)
-        && index < o->ddp->param_count;
+    const bool known = o && !cdp__ended(o) && o->ddp && cdp__ddp_lives(o->ddp)
+        && cdp__ddp_has_group(o->ddp) && index < o->ddp->param_count;
     return known ? cdp__optimizer_own_part(o, index) : none;
 }
 
 CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *o) {
-    return o ? o->total : 0;
+    return o && !cdp__ended(o) ? o->total : 0;
 }
 
 /* ---- one bucket ---- */
@@ -27521,6 +27521,7 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
     o = (cdp_optimizer *)cdp__alloc_zero(desc->ddp->os, sizeof *o);
     if (!o) st = cdp__fail_nomem("an optimizer", sizeof *o);
     if (!o) return cdp__vote(desc->ddp->group, st, "cdp_optimizer_create");
+    cdp__ended_remove(o);
     o->desc = *desc;
     o->ddp = desc->ddp;
     o->os = desc->ddp->os;
@@ -27534,7 +27535,7 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
 }
 
 CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
-    if (!o) return;
+    if (!o || cdp__ended(o)) return;
     if (o->ddp && cdp__ddp_lives(o->ddp) && cdp__optimizer_has_hook(o)) {
         if (o->ddp->in_backward && cdp__ddp_between(o->ddp, "cdp_optimizer_destroy") != CDP_OK)
             return;
@@ -27544,6 +27545,7 @@ CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
             cdp__ddp_set_result(o->ddp, CDP__DDP_MEAN);
         }
     }
+    cdp__ended_add(o);
     cdp__optimizer_free(o);
 }
 
@@ -27552,6 +27554,7 @@ CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
 /* Checks a call between passes. */
 CDP__PRIVATE cdp_status cdp__optimizer_between(const cdp_optimizer *o, const char *call) {
     if (!o) return cdp__missing(call, "optimizer");
+    if (cdp__ended(o)) return cdp__fail(CDP_ERR_STATE, "%s: this optimizer was destroyed", call);
     if (!o->ddp)
         return cdp__fail(CDP_ERR_STATE,
             "%s: the ddp of this optimizer was destroyed, or has another hook", call);
@@ -28494,7 +28497,8 @@ CDP__PRIVATE cdp_status cdp__tokens_open(
 }
 
 CDP_API void cdp_tokens_destroy(cdp_tokens *t) {
-    if (!t) return;
+    if (!t || cdp__ended(t)) return;
+    cdp__ended_add(t);
     while (t->count) {
         const cdp__token_file *const f = &t->files[--t->count];
         if (f->fd >= 0) t->os->files.close_file(t->os->user, f->fd);
@@ -28532,6 +28536,7 @@ CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *d, cdp_tokens **out)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_tokens_create: this os has no files");
     t = (cdp_tokens *)cdp__alloc_zero(os, sizeof *t);
     if (!t) return cdp__fail_nomem("files of tokens", sizeof *t);
+    cdp__ended_remove(t);
     t->os = os;
     t->length = d->length;
     t->size = d->dtype == CDP_DTYPE_U32 || d->dtype == CDP_DTYPE_I32 ? 4 : 2;
@@ -28547,11 +28552,11 @@ CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *d, cdp_tokens **out)
 }
 
 CDP_API uint64_t cdp_tokens_count(const cdp_tokens *t) {
-    return t ? t->samples : 0;
+    return t && !cdp__ended(t) ? t->samples : 0;
 }
 
 CDP_API uint64_t cdp_tokens_bytes(const cdp_tokens *t) {
-    return t ? 4 * ((uint64_t)t->length + 1) : 0;
+    return t && !cdp__ended(t) ? 4 * ((uint64_t)t->length + 1) : 0;
 }
 
 /* The file with this sample: the last one that has none after it. */
@@ -28574,6 +28579,8 @@ CDP_API cdp_status cdp_tokens_read(void *tokens, uint64_t index, void *out) {
     uint8_t *raw;
     int32_t err;
     if (!t) return cdp__missing("cdp_tokens_read", "tokens");
+    if (cdp__ended(t))
+        return cdp__fail(CDP_ERR_STATE, "cdp_tokens_read: these tokens were destroyed");
     if (!out) return cdp__missing("cdp_tokens_read", "out");
     if (index >= t->samples)
         return cdp__fail(CDP_ERR_INVALID, "cdp_tokens_read: sample %llu of %llu",

@@ -1423,10 +1423,18 @@ CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *count
     return p;
 }
 
+/* Refuses no fsdp, and one that was destroyed. */
+CDP__PRIVATE cdp_status cdp__fsdp_alive(const cdp_fsdp *f, const char *call) {
+    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    if (!cdp__ended(f)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this cdp_fsdp was destroyed", call);
+}
+
 /* Refuses calls that come at the wrong time. */
 CDP__PRIVATE cdp_status cdp__fsdp_may(
     cdp_fsdp *f, const char *call, uint32_t unit, bool before_end) {
-    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    const cdp_status st = cdp__fsdp_alive(f, call);
+    if (st != CDP_OK) return st;
     if (f->failed != CDP_OK)
         return cdp_error_set(f->failed, -1, 0,
             "%s: an earlier call has failed, so destroy this cdp_fsdp: %s", call, f->cause);
@@ -1772,7 +1780,7 @@ CDP_API cdp_status cdp_fsdp_done(cdp_fsdp *f, uint32_t unit) {
 CDP_API const void *cdp_fsdp_data(cdp_fsdp *f, uint32_t param) {
     const cdp__fsdp_unit *u;
     uint64_t at;
-    if (!f || param >= f->desc.param_count) return NULL;
+    if (!f || cdp__ended(f) || param >= f->desc.param_count) return NULL;
     u = &f->units[f->params[param].unit];
     if (!u->opens || u->gathering || u->slot == CDP__FSDP_NONE) return NULL;
     at = f->offset[param] + (f->params[param].frozen ? u->range[0].total : 0);
@@ -2476,9 +2484,10 @@ CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_spans *spans,
 CDP_API uint64_t cdp_fsdp_trace(
     const cdp_fsdp *f, cdp_trace_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    if (f && f->spans[0].end_ns && format == CDP_TRACE_SVG)
+    const bool known = f && !cdp__ended(f) && f->spans[0].end_ns;
+    if (known && format == CDP_TRACE_SVG)
         cdp__fsdp_svg(f, &f->spans[0], &t);
-    else if (f && f->spans[0].end_ns)
+    else if (known)
         cdp__fsdp_json(f, &f->spans[0], &t);
     return cdp__text_end(&t);
 }
@@ -2974,8 +2983,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_may_move(
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_check_root(const cdp_fsdp *f, const char *call, uint32_t root) {
-    if (!f) return cdp__fsdp_missing(call, "fsdp");
-    if (root < f->ranks) return CDP_OK;
+    const cdp_status st = cdp__fsdp_alive(f, call);
+    if (st != CDP_OK || root < f->ranks) return st;
     return cdp_error_set(
         CDP_ERR_INVALID, -1, 0, "%s: root %u is no rank of %u", call, root, f->ranks);
 }
@@ -3012,27 +3021,26 @@ CDP_API cdp_status cdp_fsdp_restore(
 }
 
 CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
-    cdp_status st;
-    if (!f) return cdp__fsdp_missing("cdp_fsdp_loaded", "fsdp");
-    st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
+    cdp_status st = cdp__fsdp_alive(f, "cdp_fsdp_loaded");
+    if (st == CDP_OK) st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
     if (st != CDP_OK) return st;
     return cdp__fsdp_changed(f, cdp__fsdp_arrive_all(f));
 }
 
 CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *f) {
-    return f ? f->piece_count : 0;
+    return f && !cdp__ended(f) ? f->piece_count : 0;
 }
 
 CDP_API cdp_fsdp_piece cdp_fsdp_piece_at(const cdp_fsdp *f, uint32_t index) {
     cdp_fsdp_piece none;
     memset(&none, 0, sizeof none);
-    return f && index < f->piece_count ? f->pieces[index] : none;
+    return f && !cdp__ended(f) && index < f->piece_count ? f->pieces[index] : none;
 }
 
 CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *f) {
     cdp_fsdp_stats none;
     memset(&none, 0, sizeof none);
-    return f ? f->stats : none;
+    return f && !cdp__ended(f) ? f->stats : none;
 }
 
 /* ---- life ---- */
@@ -3097,7 +3105,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
 
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
     cdp_group *gathers;
-    if (!f) return;
+    if (!f || cdp__ended(f)) return;
+    cdp__ended_add(f);
     cdp_fsdp_destroy(f->pending);
     cdp__fsdp_settle(f);
     cdp_group_destroy(f->reductions);
@@ -3192,6 +3201,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
 
 /* What may be said without memory. */
 CDP__PRIVATE void cdp__fsdp_settings(cdp_fsdp *f, const cdp_os *os, const cdp_fsdp_desc *d) {
+    cdp__ended_remove(f);
     memset(f, 0, sizeof *f);
     f->os = os;
     f->desc = *d;
@@ -3592,9 +3602,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t
 }
 
 CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t turn) {
-    cdp_status st;
-    if (!f || !group) return cdp__fsdp_missing("cdp_fsdp_rebind", f ? "group" : "fsdp");
-    st = cdp_group_status(group);
+    cdp_status st = cdp__fsdp_alive(f, "cdp_fsdp_rebind");
+    if (st == CDP_OK && !group) st = cdp__fsdp_missing("cdp_fsdp_rebind", "group");
+    if (st == CDP_OK) st = cdp_group_status(group);
     if (st != CDP_OK) return st;
     if (f->desc.replicate || f->desc.norm_group)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
@@ -3605,7 +3615,7 @@ CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t turn)
 }
 
 CDP_API uint64_t cdp_fsdp_turn(const cdp_fsdp *f) {
-    return f ? f->turn : 0;
+    return f && !cdp__ended(f) ? f->turn : 0;
 }
 
 /* ---- creation ---- */

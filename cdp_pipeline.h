@@ -1682,8 +1682,21 @@ CDP__PRIVATE cdp_status cdp__pipe_prove(cdp_schedule *s, cdp__text *why) {
     return st;
 }
 
+CDP__PRIVATE bool cdp__pipe_has_schedule(const cdp_schedule *s) {
+    return s && !cdp__ended(s);
+}
+
+/* Refuses no schedule, and one that was destroyed. */
+CDP__PRIVATE cdp_status cdp__pipe_schedule_lives(
+    const cdp_schedule *s, const char *call, const char *argument) {
+    if (!s) return cdp__pipe_missing(call, argument);
+    if (!cdp__ended(s)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this schedule was destroyed", call);
+}
+
 CDP_API void cdp_schedule_destroy(cdp_schedule *schedule) {
-    if (!schedule) return;
+    if (!schedule || cdp__ended(schedule)) return;
+    cdp__ended_add(schedule);
     const cdp_os *os = schedule->os;
     cdp__pipe_free(os, schedule->table.first);
     cdp__pipe_free(os, schedule->table.place);
@@ -1701,6 +1714,7 @@ CDP_API cdp_status cdp_schedule_create(const cdp_schedule_desc *desc, cdp_schedu
     if (!os) return cdp__pipe_missing("cdp_schedule_create", "desc.os");
     cdp_schedule *s = (cdp_schedule *)cdp__pipe_alloc(os, sizeof *s);
     if (!s) return cdp__pipe_nomem("cdp_schedule_create", sizeof *s);
+    cdp__ended_remove(s);
     s->os = os;
     if (desc->csv)
         st = cdp__pipe_from_text(s, desc, &why);
@@ -1719,7 +1733,7 @@ CDP_API cdp_status cdp_schedule_create(const cdp_schedule_desc *desc, cdp_schedu
 CDP_API cdp_schedule_info cdp_schedule_info_of(const cdp_schedule *schedule) {
     cdp_schedule_info i;
     memset(&i, 0, sizeof i);
-    if (!schedule) return i;
+    if (!cdp__pipe_has_schedule(schedule)) return i;
     i.ranks = schedule->table.ranks;
     i.stages = schedule->table.stages;
     i.micros = schedule->table.micros;
@@ -1732,26 +1746,27 @@ CDP_API cdp_schedule_info cdp_schedule_info_of(const cdp_schedule *schedule) {
 CDP_API uint32_t cdp_schedule_rows(
     const cdp_schedule *schedule, uint32_t rank, const cdp_act **acts) {
     if (acts) *acts = NULL;
-    if (!schedule || rank >= schedule->table.ranks) return 0;
+    if (!cdp__pipe_has_schedule(schedule) || rank >= schedule->table.ranks) return 0;
     const cdp__pipe_table *t = &schedule->table;
     if (acts) *acts = t->acts + t->first[rank];
     return (uint32_t)(t->first[rank + 1] - t->first[rank]);
 }
 
 CDP_API uint32_t cdp_schedule_rank_of(const cdp_schedule *schedule, uint32_t stage) {
-    if (!schedule || stage >= schedule->table.stages) return UINT32_MAX;
+    if (!cdp__pipe_has_schedule(schedule) || stage >= schedule->table.stages) return UINT32_MAX;
     return schedule->table.place[stage];
 }
 
 CDP_API uint32_t cdp_schedule_peak(const cdp_schedule *schedule, uint32_t rank) {
-    if (!schedule || rank >= schedule->table.ranks) return 0;
+    if (!cdp__pipe_has_schedule(schedule) || rank >= schedule->table.ranks) return 0;
     return cdp__pipe_peak(&schedule->table, rank);
 }
 
 CDP_API uint64_t cdp_schedule_text(
     const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    if (schedule) cdp__pipe_write_text(&t, &schedule->table, what == CDP_PIPE_CSV_ALL);
+    if (cdp__pipe_has_schedule(schedule))
+        cdp__pipe_write_text(&t, &schedule->table, what == CDP_PIPE_CSV_ALL);
     return cdp__text_end(&t);
 }
 
@@ -1809,10 +1824,10 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out) {
     cdp__pipe_walk w;
     if (out) memset(out, 0, sizeof *out);
-    if (!schedule) return cdp__pipe_missing("cdp_schedule_preview", "schedule");
-    if (!each_stage || !out)
-        return cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
-    cdp_status st = cdp__pipe_check_costs("cdp_schedule_preview", schedule, each_stage);
+    cdp_status st = cdp__pipe_schedule_lives(schedule, "cdp_schedule_preview", "schedule");
+    if (st == CDP_OK && (!each_stage || !out))
+        st = cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
+    if (st == CDP_OK) st = cdp__pipe_check_costs("cdp_schedule_preview", schedule, each_stage);
     if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
     if (st != CDP_OK) return st;
     cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
@@ -1831,13 +1846,14 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
 CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule, const cdp_pipe_cost *each_stage,
     bool early, const cdp_pipe_times *out) {
     cdp__pipe_walk w;
-    if (!schedule) return cdp__pipe_missing("cdp_schedule_times", "schedule");
+    cdp_status st = cdp__pipe_schedule_lives(schedule, "cdp_schedule_times", "schedule");
+    if (st != CDP_OK) return st;
     if (!each_stage || !out)
         return cdp__pipe_missing("cdp_schedule_times", out ? "each_stage" : "out");
     if (!out->start_us || !out->end_us)
         return cdp__pipe_missing(
             "cdp_schedule_times", out->start_us ? "out->end_us" : "out->start_us");
-    cdp_status st = cdp__pipe_check_costs("cdp_schedule_times", schedule, each_stage);
+    st = cdp__pipe_check_costs("cdp_schedule_times", schedule, each_stage);
     if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_times", &w);
     if (st != CDP_OK) return st;
     cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
@@ -1855,9 +1871,9 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
     cdp__text why = cdp__text_of(room, sizeof room);
     cdp__pipe_walk w;
     cdp__pipe_messages k;
-    if (!schedule || !wire)
-        return cdp__pipe_missing("cdp_schedule_deadlock", schedule ? "wire" : "schedule");
-    cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_deadlock", &w);
+    cdp_status st = cdp__pipe_schedule_lives(schedule, "cdp_schedule_deadlock", "schedule");
+    if (st == CDP_OK && !wire) st = cdp__pipe_missing("cdp_schedule_deadlock", "wire");
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_deadlock", &w);
     if (st != CDP_OK) return st;
     memset(&k, 0, sizeof k);
     k.table = &schedule->table;
@@ -2449,7 +2465,7 @@ CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_
     cdp__text t = cdp__text_of(text, room);
     cdp__pipe_drawing d;
     (void)cdp__text_end(&t);
-    if (!schedule) return 0;
+    if (!cdp__pipe_has_schedule(schedule)) return 0;
     memset(&d, 0, sizeof d);
     d.table = &schedule->table;
     d.times[0] = paper;
@@ -2817,6 +2833,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
     return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
 }
 
+/* Refuses no pipeline, one that was destroyed, and one whose schedule was. */
+CDP__PRIVATE cdp_status cdp__pipe_alive(const cdp_pipeline *p, const char *call) {
+    if (!p) return cdp__pipe_missing(call, "pipeline");
+    if (!cdp__ended(p)) return cdp__pipe_schedule_lives(p->desc.schedule, call, "schedule");
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this pipeline was destroyed", call);
+}
+
 /* Has a work ended? `wait`: not before it has, or the deadline is over. */
 CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
     cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
@@ -2988,13 +3011,14 @@ CDP__PRIVATE cdp_status cdp__pipe_reduce_end(cdp_pipeline *p, bool wait) {
 CDP_API cdp_status cdp_pipeline_losses(cdp_pipeline *pipeline, double *each, double *sum) {
     const cdp_pipeline *p = pipeline;
     if (sum) *sum = 0;
-    if (!p || !sum) return cdp__pipe_missing("cdp_pipeline_losses", p ? "sum" : "pipeline");
+    cdp_status st = cdp__pipe_alive(p, "cdp_pipeline_losses");
+    if (st == CDP_OK && !sum) st = cdp__pipe_missing("cdp_pipeline_losses", "sum");
+    if (st != CDP_OK) return st;
     if (p->running)
         return cdp_error_set(
             CDP_ERR_STATE, -1, 0, "cdp_pipeline_losses: a step is running: poll it");
     const cdp__pipe_table *t = p->table;
-    const cdp_status st =
-        cdp_broadcast(p->desc.group, p->losses, t->micros, CDP_DTYPE_F64, t->place[t->stages - 1]);
+    st = cdp_broadcast(p->desc.group, p->losses, t->micros, CDP_DTYPE_F64, t->place[t->stages - 1]);
     for (uint32_t i = 0; i < t->micros && st == CDP_OK; ++i) {
         *sum += p->losses[i];
         if (each) each[i] = p->losses[i];
@@ -3198,7 +3222,8 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
 
 CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp_pipeline *p = pipeline;
-    if (!p) return;
+    if (!p || cdp__ended(p)) return;
+    cdp__ended_add(p);
     const cdp_os *os = p->os;
     cdp__pipe_free(os, p->stages);
     cdp__pipe_free(os, p->nth);
@@ -3231,14 +3256,16 @@ CDP__PRIVATE void cdp__pipe_hash_edges(const cdp_pipeline *p, uint64_t *hashes) 
 CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeline **out) {
     if (out) *out = NULL;
     if (!desc || !out) return cdp__pipe_missing("cdp_pipeline_create", desc ? "out" : "desc");
-    if (!desc->group || !desc->schedule)
-        return cdp__pipe_missing(
-            "cdp_pipeline_create", desc->group ? "desc.schedule" : "desc.group");
+    if (!desc->group) return cdp__pipe_missing("cdp_pipeline_create", "desc.group");
+    cdp_status st =
+        cdp__pipe_schedule_lives(desc->schedule, "cdp_pipeline_create", "desc.schedule");
+    if (st != CDP_OK) return st;
     const cdp_os *os = desc->schedule->os;
     const cdp__pipe_table *t = &desc->schedule->table;
     uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, (2ull * t->stages + 2) * sizeof *hashes);
     cdp_pipeline *p = (cdp_pipeline *)cdp__pipe_alloc(os, sizeof *p);
-    cdp_status st = cdp__pipe_check_desc(desc);
+    if (p) cdp__ended_remove(p);
+    st = cdp__pipe_check_desc(desc);
     if (!hashes || !p) st = cdp__pipe_nomem("cdp_pipeline_create", sizeof *p);
     if (st == CDP_OK) {
         p->desc = *desc;
@@ -3379,7 +3406,8 @@ CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
 }
 
 CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
-    if (!p) return cdp__pipe_missing(call, "pipeline");
+    const cdp_status st = cdp__pipe_alive(p, call);
+    if (st != CDP_OK) return st;
     if (p->running)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
     const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
@@ -3408,7 +3436,8 @@ CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline) {
 }
 
 CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us) {
-    if (!pipeline) return cdp__pipe_missing("cdp_pipeline_poll", "pipeline");
+    const cdp_status st = cdp__pipe_alive(pipeline, "cdp_pipeline_poll");
+    if (st != CDP_OK) return st;
     if (!pipeline->running)
         return cdp_error_set(
             CDP_ERR_STATE, -1, 0, "cdp_pipeline_poll: no step is running: call cdp_pipeline_start");
@@ -3445,11 +3474,12 @@ CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_tim
     cdp_pipeline *p = pipeline;
     uint64_t ready, begin;
     int64_t add = 0;
-    if (!p) return cdp__pipe_missing("cdp_pipeline_times", "pipeline");
+    cdp_status st = cdp__pipe_alive(p, "cdp_pipeline_times");
+    if (st != CDP_OK) return st;
     if (!out || !out->start_us || !out->end_us)
         return cdp__pipe_missing("cdp_pipeline_times", "out, out->start_us or out->end_us");
     ready = p->timed && !p->running;
-    cdp_status st = cdp_allreduce(p->desc.group, NULL, &ready, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
+    st = cdp_allreduce(p->desc.group, NULL, &ready, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
     if (st != CDP_OK) return st;
     if (!ready)
         return cdp_error_set(CDP_ERR_STATE, -1, 0,

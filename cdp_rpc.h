@@ -8808,6 +8808,13 @@ struct cdp_dist_optim {
     cdp__optim_part *parts;
 };
 
+/* Refuses no optimizer, and one that was destroyed. */
+CDP__PRIVATE cdp_status cdp__optim_alive(const cdp_dist_optim *o, const char *call) {
+    if (!o) return cdp__missing(call, "optim");
+    if (!cdp__ended(o)) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE, "%s: this optimizer was destroyed", call);
+}
+
 /* Calls a function on all objects and waits for all. */
 CDP__PRIVATE cdp_status cdp__optim_all(cdp_dist_optim *o, const char *call, uint32_t function,
     cdp_ctx *ctx, const void *data, uint64_t bytes) {
@@ -8930,14 +8937,16 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
     o = (cdp_dist_optim *)cdp__alloc_zero(desc->rpc->os, sizeof *o);
     owners = (uint32_t *)cdp__alloc(desc->rpc->os, desc->param_count * sizeof *owners);
     done = (bool *)cdp__alloc_zero(desc->rpc->os, desc->param_count);
-    if (o)
+    if (o) {
+        cdp__ended_remove(o);
+        o->os = desc->rpc->os;
         o->parts =
             (cdp__optim_part *)cdp__alloc_zero(desc->rpc->os, desc->param_count * sizeof *o->parts);
+    }
     if (!o || !owners || !done || !o->parts) {
         st = cdp__fail_nomem("an optimizer", desc->param_count * sizeof *o->parts);
     } else {
         o->rpc = desc->rpc;
-        o->os = desc->rpc->os;
         o->timeout_ms = desc->timeout_ms;
         o->own = desc->own_function;
         o->settings[0] = cdp__optim_or(desc->lr, 0);
@@ -8965,11 +8974,6 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
     cdp__free(desc->rpc->os, done);
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
-        if (o && !o->rpc) {
-            cdp__free(desc->rpc->os, o->parts);
-            cdp__free(desc->rpc->os, o);
-            o = NULL;
-        }
         cdp_dist_optim_destroy(o);
         *cdp__error_slot() = e;
         return st;
@@ -8979,7 +8983,8 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
 }
 
 CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
-    if (!optim) return cdp__missing("cdp_dist_optim_step", "optim");
+    const cdp_status st = cdp__optim_alive(optim, "cdp_dist_optim_step");
+    if (st != CDP_OK) return st;
     if (!ctx) return cdp__missing("cdp_dist_optim_step", "ctx");
     if (optim->own)
         return cdp__optim_all(
@@ -8990,7 +8995,8 @@ CDP_API cdp_status cdp_dist_optim_step(cdp_dist_optim *optim, cdp_ctx *ctx) {
 CDP_API cdp_status cdp_dist_optim_set(cdp_dist_optim *optim, double lr, double weight_decay) {
     uint8_t data[16];
     uint64_t bits;
-    if (!optim) return cdp__missing("cdp_dist_optim_set", "optim");
+    const cdp_status st = cdp__optim_alive(optim, "cdp_dist_optim_set");
+    if (st != CDP_OK) return st;
     if (optim->own) {
         optim->settings[0] = cdp__optim_or(lr, optim->settings[0]);
         optim->settings[1] = cdp__optim_or(weight_decay, optim->settings[1]);
@@ -9006,7 +9012,8 @@ CDP_API cdp_status cdp_dist_optim_set(cdp_dist_optim *optim, double lr, double w
 
 CDP_API void cdp_dist_optim_destroy(cdp_dist_optim *optim) {
     uint32_t i, k;
-    if (!optim) return;
+    if (!optim || cdp__ended(optim)) return;
+    cdp__ended_add(optim);
     for (i = 0; i < optim->count; ++i) {
         cdp_rref_drop(optim->parts[i].object);
         for (k = 0; k < optim->parts[i].param_count; ++k)

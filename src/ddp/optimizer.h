@@ -18,6 +18,7 @@
 #include "optimizer_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/text.h"
 #include "../dtype/dtype.h"
 #include "../dtype/convert.h"
@@ -81,13 +82,13 @@ CDP__PRIVATE cdp_optimizer_part cdp__optimizer_own_part(const cdp_optimizer *o, 
 
 CDP_API cdp_optimizer_part cdp_optimizer_part_of(const cdp_optimizer *o, uint32_t index) {
     const cdp_optimizer_part none = {0, 0, 0};
-    const bool known = o && o->ddp && cdp__ddp_lives(o->ddp) && cdp__ddp_has_group(o->ddp)
-        && index < o->ddp->param_count;
+    const bool known = o && !cdp__ended(o) && o->ddp && cdp__ddp_lives(o->ddp)
+        && cdp__ddp_has_group(o->ddp) && index < o->ddp->param_count;
     return known ? cdp__optimizer_own_part(o, index) : none;
 }
 
 CDP_API uint64_t cdp_optimizer_count(const cdp_optimizer *o) {
-    return o ? o->total : 0;
+    return o && !cdp__ended(o) ? o->total : 0;
 }
 
 /* ---- one bucket ---- */
@@ -411,6 +412,7 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
     o = (cdp_optimizer *)cdp__alloc_zero(desc->ddp->os, sizeof *o);
     if (!o) st = cdp__fail_nomem("an optimizer", sizeof *o);
     if (!o) return cdp__vote(desc->ddp->group, st, "cdp_optimizer_create");
+    cdp__ended_remove(o);
     o->desc = *desc;
     o->ddp = desc->ddp;
     o->os = desc->ddp->os;
@@ -424,7 +426,7 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
 }
 
 CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
-    if (!o) return;
+    if (!o || cdp__ended(o)) return;
     if (o->ddp && cdp__ddp_lives(o->ddp) && cdp__optimizer_has_hook(o)) {
         if (o->ddp->in_backward && cdp__ddp_between(o->ddp, "cdp_optimizer_destroy") != CDP_OK)
             return;
@@ -434,6 +436,7 @@ CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
             cdp__ddp_set_result(o->ddp, CDP__DDP_MEAN);
         }
     }
+    cdp__ended_add(o);
     cdp__optimizer_free(o);
 }
 
@@ -442,6 +445,7 @@ CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
 /* Checks a call between passes. */
 CDP__PRIVATE cdp_status cdp__optimizer_between(const cdp_optimizer *o, const char *call) {
     if (!o) return cdp__missing(call, "optimizer");
+    if (cdp__ended(o)) return cdp__fail(CDP_ERR_STATE, "%s: this optimizer was destroyed", call);
     if (!o->ddp)
         return cdp__fail(CDP_ERR_STATE,
             "%s: the ddp of this optimizer was destroyed, or has another hook", call);

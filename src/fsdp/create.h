@@ -12,6 +12,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "fsdp_api.h"
@@ -305,8 +306,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_may_move(
 }
 
 CDP__PRIVATE cdp_status cdp__fsdp_check_root(const cdp_fsdp *f, const char *call, uint32_t root) {
-    if (!f) return cdp__fsdp_missing(call, "fsdp");
-    if (root < f->ranks) return CDP_OK;
+    const cdp_status st = cdp__fsdp_alive(f, call);
+    if (st != CDP_OK || root < f->ranks) return st;
     return cdp_error_set(
         CDP_ERR_INVALID, -1, 0, "%s: root %u is no rank of %u", call, root, f->ranks);
 }
@@ -343,27 +344,26 @@ CDP_API cdp_status cdp_fsdp_restore(
 }
 
 CDP_API cdp_status cdp_fsdp_loaded(cdp_fsdp *f) {
-    cdp_status st;
-    if (!f) return cdp__fsdp_missing("cdp_fsdp_loaded", "fsdp");
-    st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
+    cdp_status st = cdp__fsdp_alive(f, "cdp_fsdp_loaded");
+    if (st == CDP_OK) st = cdp__fsdp_may_change(f, "cdp_fsdp_loaded", false);
     if (st != CDP_OK) return st;
     return cdp__fsdp_changed(f, cdp__fsdp_arrive_all(f));
 }
 
 CDP_API uint32_t cdp_fsdp_piece_count(const cdp_fsdp *f) {
-    return f ? f->piece_count : 0;
+    return f && !cdp__ended(f) ? f->piece_count : 0;
 }
 
 CDP_API cdp_fsdp_piece cdp_fsdp_piece_at(const cdp_fsdp *f, uint32_t index) {
     cdp_fsdp_piece none;
     memset(&none, 0, sizeof none);
-    return f && index < f->piece_count ? f->pieces[index] : none;
+    return f && !cdp__ended(f) && index < f->piece_count ? f->pieces[index] : none;
 }
 
 CDP_API cdp_fsdp_stats cdp_fsdp_stats_of(const cdp_fsdp *f) {
     cdp_fsdp_stats none;
     memset(&none, 0, sizeof none);
-    return f ? f->stats : none;
+    return f && !cdp__ended(f) ? f->stats : none;
 }
 
 /* ---- life ---- */
@@ -428,7 +428,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
 
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
     cdp_group *gathers;
-    if (!f) return;
+    if (!f || cdp__ended(f)) return;
+    cdp__ended_add(f);
     cdp_fsdp_destroy(f->pending);
     cdp__fsdp_settle(f);
     cdp_group_destroy(f->reductions);
@@ -523,6 +524,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
 
 /* What may be said without memory. */
 CDP__PRIVATE void cdp__fsdp_settings(cdp_fsdp *f, const cdp_os *os, const cdp_fsdp_desc *d) {
+    cdp__ended_remove(f);
     memset(f, 0, sizeof *f);
     f->os = os;
     f->desc = *d;

@@ -13,6 +13,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "fsdp_api.h"
@@ -251,7 +252,7 @@ CDP_API cdp_status cdp_fsdp_done(cdp_fsdp *f, uint32_t unit) {
 CDP_API const void *cdp_fsdp_data(cdp_fsdp *f, uint32_t param) {
     const cdp__fsdp_unit *u;
     uint64_t at;
-    if (!f || param >= f->desc.param_count) return NULL;
+    if (!f || cdp__ended(f) || param >= f->desc.param_count) return NULL;
     u = &f->units[f->params[param].unit];
     if (!u->opens || u->gathering || u->slot == CDP__FSDP_NONE) return NULL;
     at = f->offset[param] + (f->params[param].frozen ? u->range[0].total : 0);

@@ -10,6 +10,7 @@
 #include "../group/group_api.h"
 #include "../ddp/ddp_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "../text/svg.h"
@@ -107,9 +108,10 @@ CDP__PRIVATE void cdp__fsdp_svg(const cdp_fsdp *f, const cdp__fsdp_spans *spans,
 CDP_API uint64_t cdp_fsdp_trace(
     const cdp_fsdp *f, cdp_trace_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    if (f && f->spans[0].end_ns && format == CDP_TRACE_SVG)
+    const bool known = f && !cdp__ended(f) && f->spans[0].end_ns;
+    if (known && format == CDP_TRACE_SVG)
         cdp__fsdp_svg(f, &f->spans[0], &t);
-    else if (f && f->spans[0].end_ns)
+    else if (known)
         cdp__fsdp_json(f, &f->spans[0], &t);
     return cdp__text_end(&t);
 }

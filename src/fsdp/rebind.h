@@ -15,6 +15,7 @@
 #include "../group/messages_api.h"
 #include "../group/works_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../dtype/norms.h"
 #include "fsdp_api.h"
@@ -402,9 +403,9 @@ CDP__PRIVATE cdp_status cdp__fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t
 }
 
 CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t turn) {
-    cdp_status st;
-    if (!f || !group) return cdp__fsdp_missing("cdp_fsdp_rebind", f ? "group" : "fsdp");
-    st = cdp_group_status(group);
+    cdp_status st = cdp__fsdp_alive(f, "cdp_fsdp_rebind");
+    if (st == CDP_OK && !group) st = cdp__fsdp_missing("cdp_fsdp_rebind", "group");
+    if (st == CDP_OK) st = cdp_group_status(group);
     if (st != CDP_OK) return st;
     if (f->desc.replicate || f->desc.norm_group)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
@@ -415,7 +416,7 @@ CDP_API cdp_status cdp_fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t turn)
 }
 
 CDP_API uint64_t cdp_fsdp_turn(const cdp_fsdp *f) {
-    return f ? f->turn : 0;
+    return f && !cdp__ended(f) ? f->turn : 0;
 }
 
 /* ---- creation ---- */

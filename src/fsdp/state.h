@@ -13,6 +13,7 @@
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "fsdp_api.h"
@@ -176,10 +177,18 @@ CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *count
     return p;
 }
 
+/* Refuses no fsdp, and one that was destroyed. */
+CDP__PRIVATE cdp_status cdp__fsdp_alive(const cdp_fsdp *f, const char *call) {
+    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    if (!cdp__ended(f)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this cdp_fsdp was destroyed", call);
+}
+
 /* Refuses calls that come at the wrong time. */
 CDP__PRIVATE cdp_status cdp__fsdp_may(
     cdp_fsdp *f, const char *call, uint32_t unit, bool before_end) {
-    if (!f) return cdp__fsdp_missing(call, "fsdp");
+    const cdp_status st = cdp__fsdp_alive(f, call);
+    if (st != CDP_OK) return st;
     if (f->failed != CDP_OK)
         return cdp_error_set(f->failed, -1, 0,
             "%s: an earlier call has failed, so destroy this cdp_fsdp: %s", call, f->cause);

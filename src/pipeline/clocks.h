@@ -18,6 +18,7 @@
 #include "driver_api.h"
 #include "table.h"
 #include "schedule.h"
+#include "state.h"
 #include "driver.h"
 
 /* The times of the rows of all ranks, one rank after the other. */
@@ -43,11 +44,12 @@ CDP_API cdp_status cdp_pipeline_times(cdp_pipeline *pipeline, const cdp_pipe_tim
     cdp_pipeline *p = pipeline;
     uint64_t ready, begin;
     int64_t add = 0;
-    if (!p) return cdp__pipe_missing("cdp_pipeline_times", "pipeline");
+    cdp_status st = cdp__pipe_alive(p, "cdp_pipeline_times");
+    if (st != CDP_OK) return st;
     if (!out || !out->start_us || !out->end_us)
         return cdp__pipe_missing("cdp_pipeline_times", "out, out->start_us or out->end_us");
     ready = p->timed && !p->running;
-    cdp_status st = cdp_allreduce(p->desc.group, NULL, &ready, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
+    st = cdp_allreduce(p->desc.group, NULL, &ready, 1, CDP_DTYPE_U64, CDP_REDUCE_MIN);
     if (st != CDP_OK) return st;
     if (!ready)
         return cdp_error_set(CDP_ERR_STATE, -1, 0,

@@ -13,6 +13,7 @@
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "schedule_api.h"
@@ -216,7 +217,8 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
 
 CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp_pipeline *p = pipeline;
-    if (!p) return;
+    if (!p || cdp__ended(p)) return;
+    cdp__ended_add(p);
     const cdp_os *os = p->os;
     cdp__pipe_free(os, p->stages);
     cdp__pipe_free(os, p->nth);
@@ -249,14 +251,16 @@ CDP__PRIVATE void cdp__pipe_hash_edges(const cdp_pipeline *p, uint64_t *hashes) 
 CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeline **out) {
     if (out) *out = NULL;
     if (!desc || !out) return cdp__pipe_missing("cdp_pipeline_create", desc ? "out" : "desc");
-    if (!desc->group || !desc->schedule)
-        return cdp__pipe_missing(
-            "cdp_pipeline_create", desc->group ? "desc.schedule" : "desc.group");
+    if (!desc->group) return cdp__pipe_missing("cdp_pipeline_create", "desc.group");
+    cdp_status st =
+        cdp__pipe_schedule_lives(desc->schedule, "cdp_pipeline_create", "desc.schedule");
+    if (st != CDP_OK) return st;
     const cdp_os *os = desc->schedule->os;
     const cdp__pipe_table *t = &desc->schedule->table;
     uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, (2ull * t->stages + 2) * sizeof *hashes);
     cdp_pipeline *p = (cdp_pipeline *)cdp__pipe_alloc(os, sizeof *p);
-    cdp_status st = cdp__pipe_check_desc(desc);
+    if (p) cdp__ended_remove(p);
+    st = cdp__pipe_check_desc(desc);
     if (!hashes || !p) st = cdp__pipe_nomem("cdp_pipeline_create", sizeof *p);
     if (st == CDP_OK) {
         p->desc = *desc;
@@ -397,7 +401,8 @@ CDP__PRIVATE cdp_status cdp__pipe_go_on(cdp_pipeline *p, bool wait) {
 }
 
 CDP__PRIVATE cdp_status cdp__pipe_begin(cdp_pipeline *p, const char *call) {
-    if (!p) return cdp__pipe_missing(call, "pipeline");
+    const cdp_status st = cdp__pipe_alive(p, call);
+    if (st != CDP_OK) return st;
     if (p->running)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: a step is running: poll it", call);
     const uint32_t ms = cdp__def(p->desc.timeout_ms, CDP__PIPE_STEP_MS);
@@ -426,7 +431,8 @@ CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline) {
 }
 
 CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us) {
-    if (!pipeline) return cdp__pipe_missing("cdp_pipeline_poll", "pipeline");
+    const cdp_status st = cdp__pipe_alive(pipeline, "cdp_pipeline_poll");
+    if (st != CDP_OK) return st;
     if (!pipeline->running)
         return cdp_error_set(
             CDP_ERR_STATE, -1, 0, "cdp_pipeline_poll: no step is running: call cdp_pipeline_start");

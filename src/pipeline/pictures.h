@@ -292,7 +292,7 @@ CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_
     cdp__text t = cdp__text_of(text, room);
     cdp__pipe_drawing d;
     (void)cdp__text_end(&t);
-    if (!schedule) return 0;
+    if (!cdp__pipe_has_schedule(schedule)) return 0;
     memset(&d, 0, sizeof d);
     d.table = &schedule->table;
     d.times[0] = paper;

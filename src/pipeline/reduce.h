@@ -168,13 +168,14 @@ CDP__PRIVATE cdp_status cdp__pipe_reduce_end(cdp_pipeline *p, bool wait) {
 CDP_API cdp_status cdp_pipeline_losses(cdp_pipeline *pipeline, double *each, double *sum) {
     const cdp_pipeline *p = pipeline;
     if (sum) *sum = 0;
-    if (!p || !sum) return cdp__pipe_missing("cdp_pipeline_losses", p ? "sum" : "pipeline");
+    cdp_status st = cdp__pipe_alive(p, "cdp_pipeline_losses");
+    if (st == CDP_OK && !sum) st = cdp__pipe_missing("cdp_pipeline_losses", "sum");
+    if (st != CDP_OK) return st;
     if (p->running)
         return cdp_error_set(
             CDP_ERR_STATE, -1, 0, "cdp_pipeline_losses: a step is running: poll it");
     const cdp__pipe_table *t = p->table;
-    const cdp_status st =
-        cdp_broadcast(p->desc.group, p->losses, t->micros, CDP_DTYPE_F64, t->place[t->stages - 1]);
+    st = cdp_broadcast(p->desc.group, p->losses, t->micros, CDP_DTYPE_F64, t->place[t->stages - 1]);
     for (uint32_t i = 0; i < t->micros && st == CDP_OK; ++i) {
         *sum += p->losses[i];
         if (each) each[i] = p->losses[i];

@@ -10,6 +10,7 @@
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "schedule_api.h"
@@ -262,8 +263,21 @@ CDP__PRIVATE cdp_status cdp__pipe_prove(cdp_schedule *s, cdp__text *why) {
     return st;
 }
 
+CDP__PRIVATE bool cdp__pipe_has_schedule(const cdp_schedule *s) {
+    return s && !cdp__ended(s);
+}
+
+/* Refuses no schedule, and one that was destroyed. */
+CDP__PRIVATE cdp_status cdp__pipe_schedule_lives(
+    const cdp_schedule *s, const char *call, const char *argument) {
+    if (!s) return cdp__pipe_missing(call, argument);
+    if (!cdp__ended(s)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this schedule was destroyed", call);
+}
+
 CDP_API void cdp_schedule_destroy(cdp_schedule *schedule) {
-    if (!schedule) return;
+    if (!schedule || cdp__ended(schedule)) return;
+    cdp__ended_add(schedule);
     const cdp_os *os = schedule->os;
     cdp__pipe_free(os, schedule->table.first);
     cdp__pipe_free(os, schedule->table.place);
@@ -281,6 +295,7 @@ CDP_API cdp_status cdp_schedule_create(const cdp_schedule_desc *desc, cdp_schedu
     if (!os) return cdp__pipe_missing("cdp_schedule_create", "desc.os");
     cdp_schedule *s = (cdp_schedule *)cdp__pipe_alloc(os, sizeof *s);
     if (!s) return cdp__pipe_nomem("cdp_schedule_create", sizeof *s);
+    cdp__ended_remove(s);
     s->os = os;
     if (desc->csv)
         st = cdp__pipe_from_text(s, desc, &why);
@@ -299,7 +314,7 @@ CDP_API cdp_status cdp_schedule_create(const cdp_schedule_desc *desc, cdp_schedu
 CDP_API cdp_schedule_info cdp_schedule_info_of(const cdp_schedule *schedule) {
     cdp_schedule_info i;
     memset(&i, 0, sizeof i);
-    if (!schedule) return i;
+    if (!cdp__pipe_has_schedule(schedule)) return i;
     i.ranks = schedule->table.ranks;
     i.stages = schedule->table.stages;
     i.micros = schedule->table.micros;
@@ -312,26 +327,27 @@ CDP_API cdp_schedule_info cdp_schedule_info_of(const cdp_schedule *schedule) {
 CDP_API uint32_t cdp_schedule_rows(
     const cdp_schedule *schedule, uint32_t rank, const cdp_act **acts) {
     if (acts) *acts = NULL;
-    if (!schedule || rank >= schedule->table.ranks) return 0;
+    if (!cdp__pipe_has_schedule(schedule) || rank >= schedule->table.ranks) return 0;
     const cdp__pipe_table *t = &schedule->table;
     if (acts) *acts = t->acts + t->first[rank];
     return (uint32_t)(t->first[rank + 1] - t->first[rank]);
 }
 
 CDP_API uint32_t cdp_schedule_rank_of(const cdp_schedule *schedule, uint32_t stage) {
-    if (!schedule || stage >= schedule->table.stages) return UINT32_MAX;
+    if (!cdp__pipe_has_schedule(schedule) || stage >= schedule->table.stages) return UINT32_MAX;
     return schedule->table.place[stage];
 }
 
 CDP_API uint32_t cdp_schedule_peak(const cdp_schedule *schedule, uint32_t rank) {
-    if (!schedule || rank >= schedule->table.ranks) return 0;
+    if (!cdp__pipe_has_schedule(schedule) || rank >= schedule->table.ranks) return 0;
     return cdp__pipe_peak(&schedule->table, rank);
 }
 
 CDP_API uint64_t cdp_schedule_text(
     const cdp_schedule *schedule, cdp_pipe_text what, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
-    if (schedule) cdp__pipe_write_text(&t, &schedule->table, what == CDP_PIPE_CSV_ALL);
+    if (cdp__pipe_has_schedule(schedule))
+        cdp__pipe_write_text(&t, &schedule->table, what == CDP_PIPE_CSV_ALL);
     return cdp__text_end(&t);
 }
 
@@ -389,10 +405,10 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
     const cdp_pipe_cost *each_stage, bool early, cdp_pipe_preview *out) {
     cdp__pipe_walk w;
     if (out) memset(out, 0, sizeof *out);
-    if (!schedule) return cdp__pipe_missing("cdp_schedule_preview", "schedule");
-    if (!each_stage || !out)
-        return cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
-    cdp_status st = cdp__pipe_check_costs("cdp_schedule_preview", schedule, each_stage);
+    cdp_status st = cdp__pipe_schedule_lives(schedule, "cdp_schedule_preview", "schedule");
+    if (st == CDP_OK && (!each_stage || !out))
+        st = cdp__pipe_missing("cdp_schedule_preview", out ? "each_stage" : "out");
+    if (st == CDP_OK) st = cdp__pipe_check_costs("cdp_schedule_preview", schedule, each_stage);
     if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_preview", &w);
     if (st != CDP_OK) return st;
     cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
@@ -411,13 +427,14 @@ CDP_API cdp_status cdp_schedule_preview(const cdp_schedule *schedule,
 CDP_API cdp_status cdp_schedule_times(const cdp_schedule *schedule, const cdp_pipe_cost *each_stage,
     bool early, const cdp_pipe_times *out) {
     cdp__pipe_walk w;
-    if (!schedule) return cdp__pipe_missing("cdp_schedule_times", "schedule");
+    cdp_status st = cdp__pipe_schedule_lives(schedule, "cdp_schedule_times", "schedule");
+    if (st != CDP_OK) return st;
     if (!each_stage || !out)
         return cdp__pipe_missing("cdp_schedule_times", out ? "each_stage" : "out");
     if (!out->start_us || !out->end_us)
         return cdp__pipe_missing(
             "cdp_schedule_times", out->start_us ? "out->end_us" : "out->start_us");
-    cdp_status st = cdp__pipe_check_costs("cdp_schedule_times", schedule, each_stage);
+    st = cdp__pipe_check_costs("cdp_schedule_times", schedule, each_stage);
     if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_times", &w);
     if (st != CDP_OK) return st;
     cdp__pipe_pace k = cdp__pipe_pace_of(schedule, &w);
@@ -435,9 +452,9 @@ CDP_API cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp
     cdp__text why = cdp__text_of(room, sizeof room);
     cdp__pipe_walk w;
     cdp__pipe_messages k;
-    if (!schedule || !wire)
-        return cdp__pipe_missing("cdp_schedule_deadlock", schedule ? "wire" : "schedule");
-    cdp_status st = cdp__pipe_walk_open(schedule, "cdp_schedule_deadlock", &w);
+    cdp_status st = cdp__pipe_schedule_lives(schedule, "cdp_schedule_deadlock", "schedule");
+    if (st == CDP_OK && !wire) st = cdp__pipe_missing("cdp_schedule_deadlock", "wire");
+    if (st == CDP_OK) st = cdp__pipe_walk_open(schedule, "cdp_schedule_deadlock", &w);
     if (st != CDP_OK) return st;
     memset(&k, 0, sizeof k);
     k.table = &schedule->table;

@@ -15,6 +15,7 @@
 #include "../group/messages_api.h"
 #include "../ddp/ddp_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../text/format.h"
 #include "schedule_api.h"
@@ -137,6 +138,13 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
     cdp__pipe_abort_others(p, room);
     if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
     return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
+}
+
+/* Refuses no pipeline, one that was destroyed, and one whose schedule was. */
+CDP__PRIVATE cdp_status cdp__pipe_alive(const cdp_pipeline *p, const char *call) {
+    if (!p) return cdp__pipe_missing(call, "pipeline");
+    if (!cdp__ended(p)) return cdp__pipe_schedule_lives(p->desc.schedule, call, "schedule");
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this pipeline was destroyed", call);
 }
 
 /* Has a work ended? `wait`: not before it has, or the deadline is over. */

@@ -9,6 +9,7 @@
 #include "../base/basics.h"
 #include "../base/bytes.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../base/text.h"
 
@@ -95,7 +96,8 @@ CDP__PRIVATE cdp_status cdp__tokens_open(
 }
 
 CDP_API void cdp_tokens_destroy(cdp_tokens *t) {
-    if (!t) return;
+    if (!t || cdp__ended(t)) return;
+    cdp__ended_add(t);
     while (t->count) {
         const cdp__token_file *const f = &t->files[--t->count];
         if (f->fd >= 0) t->os->files.close_file(t->os->user, f->fd);
@@ -133,6 +135,7 @@ CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *d, cdp_tokens **out)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_tokens_create: this os has no files");
     t = (cdp_tokens *)cdp__alloc_zero(os, sizeof *t);
     if (!t) return cdp__fail_nomem("files of tokens", sizeof *t);
+    cdp__ended_remove(t);
     t->os = os;
     t->length = d->length;
     t->size = d->dtype == CDP_DTYPE_U32 || d->dtype == CDP_DTYPE_I32 ? 4 : 2;
@@ -148,11 +151,11 @@ CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *d, cdp_tokens **out)
 }
 
 CDP_API uint64_t cdp_tokens_count(const cdp_tokens *t) {
-    return t ? t->samples : 0;
+    return t && !cdp__ended(t) ? t->samples : 0;
 }
 
 CDP_API uint64_t cdp_tokens_bytes(const cdp_tokens *t) {
-    return t ? 4 * ((uint64_t)t->length + 1) : 0;
+    return t && !cdp__ended(t) ? 4 * ((uint64_t)t->length + 1) : 0;
 }
 
 /* The file with this sample: the last one that has none after it. */
@@ -175,6 +178,8 @@ CDP_API cdp_status cdp_tokens_read(void *tokens, uint64_t index, void *out) {
     uint8_t *raw;
     int32_t err;
     if (!t) return cdp__missing("cdp_tokens_read", "tokens");
+    if (cdp__ended(t))
+        return cdp__fail(CDP_ERR_STATE, "cdp_tokens_read: these tokens were destroyed");
     if (!out) return cdp__missing("cdp_tokens_read", "out");
     if (index >= t->samples)
         return cdp__fail(CDP_ERR_INVALID, "cdp_tokens_read: sample %llu of %llu",

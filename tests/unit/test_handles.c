@@ -4,7 +4,9 @@
 #include "cdp_elastic.h"
 #include "cdp_rpc.h"
 #include "cdp_dtensor.h"
+#include "cdp_fsdp.h"
 #include "cdp_mem.h"
+#include "cdp_pipeline.h"
 #include "test.h"
 #include "ranks.h"
 #include <sys/wait.h>
@@ -689,6 +691,236 @@ TEST(an_rpc_is_destroyed_once) {
     run_ranks(2, NULL, 0, rank_ends_rpc_twice, NULL);
 }
 
+/* ---- handles that are destroyed once --------------------------------------------------------- */
+
+#define DESTROYED(CALL)                              \
+    do {                                             \
+        T_EQ(CDP_ERR_STATE, CALL);                   \
+        T_TEXT("destroyed", cdp_last_error()->text); \
+    } while (0)
+
+static void rank_ends_optimizers_twice(cdp_group *g, void *arg) {
+    float x[4] = {1, 2, 3, 4}, values[4];
+    cdp_param p;
+    cdp_ddp_desc dd;
+    cdp_optim optim;
+    cdp_optimizer_desc d;
+    cdp_ddp *ddp;
+    cdp_norm norm;
+    memset(&p, 0, sizeof p);
+    memset(&dd, 0, sizeof dd);
+    memset(&optim, 0, sizeof optim);
+    memset(&d, 0, sizeof d);
+    p.data = x;
+    p.count = 4;
+    dd.group = g;
+    dd.params = &p;
+    dd.param_count = 1;
+    optim.kind = CDP_OPTIM_ADAM;
+    optim.lr = 1;
+    d.optim = &optim;
+    d.deferred = true;
+    d.whole = *(const bool *)arg;
+    T_EQ(CDP_OK, cdp_ddp_create(&dd, &ddp));
+    d.ddp = ddp;
+    for (uint32_t i = 0; i < 3; ++i) { /* again at the same address */
+        cdp_optimizer *o;
+        T_EQ(CDP_OK, cdp_optimizer_create(&d, &o));
+        T(cdp_optimizer_count(o) > 0 && cdp_optimizer_part_of(o, 0).count > 0);
+        cdp_optimizer_destroy(o);
+        cdp_optimizer_destroy(o);
+        DESTROYED(cdp_optimizer_step(o, 1));
+        DESTROYED(cdp_optimizer_norm(o, &norm));
+        DESTROYED(cdp_optimizer_gather(o, 0, 0, values, 0));
+        DESTROYED(cdp_optimizer_scatter(o, 0, 0, values, 0));
+        T_EQ(0, cdp_optimizer_count(o));
+        T_EQ(0, cdp_optimizer_part_of(o, 0).count);
+    }
+    cdp_ddp_destroy(ddp);
+}
+TEST(an_optimizer_is_destroyed_once) {
+    bool whole = false;
+    run_ranks(1, NULL, 0, rank_ends_optimizers_twice, &whole);
+    whole = true;
+    run_ranks(1, NULL, 0, rank_ends_optimizers_twice, &whole);
+}
+
+TEST(files_of_tokens_are_closed_once) {
+    static const uint8_t bytes[64];
+    char path[64];
+    const char *paths[1] = {path};
+    cdp_tokens_desc d;
+    int32_t got[5];
+    FILE *f;
+    snprintf(path, sizeof path, "/tmp/cdp_handles_%ld", (long)getpid());
+    f = fopen(path, "wb");
+    if (!T(f && fwrite(bytes, 1, sizeof bytes, f) == sizeof bytes && fclose(f) == 0)) return;
+    memset(&d, 0, sizeof d);
+    d.paths = paths;
+    d.path_count = 1;
+    d.length = 4;
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_tokens *t;
+        T_EQ(CDP_OK, cdp_tokens_create(&d, &t));
+        T_EQ(CDP_OK, cdp_tokens_read(t, 0, got));
+        cdp_tokens_destroy(t);
+        cdp_tokens_destroy(t);
+        DESTROYED(cdp_tokens_read(t, 0, got));
+        T_EQ(0, cdp_tokens_count(t));
+        T_EQ(0, cdp_tokens_bytes(t));
+    }
+    remove(path);
+}
+
+static void rank_ends_fsdp_twice(cdp_group *g, void *arg) {
+    float x[4] = {1, 2, 3, 4};
+    cdp_fsdp_param p;
+    cdp_fsdp_desc d;
+    (void)arg;
+    memset(&p, 0, sizeof p);
+    memset(&d, 0, sizeof d);
+    p.ndim = 1;
+    p.shape[0] = 4;
+    d.group = g;
+    d.params = &p;
+    d.param_count = 1;
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_fsdp *f;
+        T_EQ(CDP_OK, cdp_fsdp_create(&d, &f));
+        T_EQ(CDP_OK, cdp_fsdp_restore(f, 0, CDP_FSDP_VALUES, x, 0));
+        T_EQ(1, cdp_fsdp_piece_count(f));
+        cdp_fsdp_destroy(f);
+        cdp_fsdp_destroy(f);
+        DESTROYED(cdp_fsdp_need(f, 0));
+        DESTROYED(cdp_fsdp_done(f, 0));
+        DESTROYED(cdp_fsdp_ready(f, 0));
+        DESTROYED(cdp_fsdp_no_sync(f, true));
+        DESTROYED(cdp_fsdp_backward_end(f, 1, NULL));
+        DESTROYED(cdp_fsdp_step(f));
+        DESTROYED(cdp_fsdp_drop(f));
+        DESTROYED(cdp_fsdp_save(f, 0, CDP_FSDP_VALUES, x, 0));
+        DESTROYED(cdp_fsdp_restore(f, 0, CDP_FSDP_VALUES, x, 0));
+        DESTROYED(cdp_fsdp_loaded(f));
+        DESTROYED(cdp_fsdp_rebind(f, g, 0));
+        T(!cdp_fsdp_data(f, 0) && !cdp_fsdp_grad(f, 0));
+        T_EQ(0, cdp_fsdp_piece_count(f));
+        T_EQ(0, cdp_fsdp_piece_at(f, 0).count);
+        T_EQ(0, cdp_fsdp_stats_of(f).total_bytes);
+        T_EQ(0, cdp_fsdp_turn(f));
+        T_EQ(cdp_fsdp_trace(NULL, CDP_TRACE_JSON, NULL, 0),
+            cdp_fsdp_trace(f, CDP_TRACE_JSON, NULL, 0));
+    }
+}
+TEST(an_fsdp_is_destroyed_once) {
+    run_ranks(1, NULL, 0, rank_ends_fsdp_twice, NULL);
+}
+
+static cdp_status computes(void *user, const cdp_pipe_micro *micro) {
+    (void)user;
+    (void)micro;
+    return CDP_OK;
+}
+
+static void rank_ends_pipelines_twice(cdp_group *g, void *arg) {
+    cdp_schedule_desc sd;
+    cdp_pipe_stage stage;
+    cdp_pipeline_desc d;
+    (void)arg;
+    memset(&sd, 0, sizeof sd);
+    memset(&stage, 0, sizeof stage);
+    memset(&d, 0, sizeof d);
+    sd.ranks = sd.micros = 1;
+    stage.forward = stage.backward = computes;
+    d.group = g;
+    d.stages = &stage;
+    d.stage_count = 1;
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_schedule *s;
+        cdp_pipeline *p, *next = NULL;
+        double sum, at[2];
+        cdp_pipe_times times;
+        memset(&times, 0, sizeof times);
+        times.start_us = times.end_us = at;
+        T_EQ(CDP_OK, cdp_schedule_create(&sd, &s));
+        d.schedule = s;
+        T_EQ(CDP_OK, cdp_pipeline_create(&d, &p));
+        T_EQ(CDP_OK, cdp_pipeline_step(p));
+        if (i == 1) { /* the schedule first */
+            cdp_schedule_destroy(s);
+            DESTROYED(cdp_pipeline_step(p));
+        }
+        cdp_pipeline_destroy(p);
+        cdp_pipeline_destroy(p);
+        DESTROYED(cdp_pipeline_step(p));
+        DESTROYED(cdp_pipeline_start(p));
+        DESTROYED(cdp_pipeline_poll(p, 0));
+        DESTROYED(cdp_pipeline_losses(p, NULL, &sum));
+        DESTROYED(cdp_pipeline_times(p, &times));
+        cdp_schedule_destroy(s);
+        cdp_schedule_destroy(s);
+        DESTROYED(cdp_pipeline_create(&d, &next));
+        DESTROYED(cdp_schedule_preview(s, NULL, false, NULL));
+        DESTROYED(cdp_schedule_times(s, NULL, false, NULL));
+        DESTROYED(cdp_schedule_deadlock(s, NULL));
+        T_EQ(0, cdp_schedule_info_of(s).rows);
+        T_EQ(0, cdp_schedule_rows(s, 0, NULL));
+        T_EQ(UINT32_MAX, cdp_schedule_rank_of(s, 0));
+        T_EQ(0, cdp_schedule_peak(s, 0));
+        T_EQ(0, cdp_schedule_text(s, CDP_PIPE_CSV, NULL, 0));
+        T_EQ(0, cdp_schedule_draw(s, &times, NULL, CDP_PIPE_PICTURE_TEXT, NULL, 0));
+    }
+}
+TEST(a_pipeline_and_its_schedule_are_destroyed_once) {
+    run_ranks(1, NULL, 0, rank_ends_pipelines_twice, NULL);
+}
+
+static void rank_ends_remote_optimizers_twice(cdp_group *g, void *arg) {
+    double w[2] = {1, 2};
+    cdp_tensor t;
+    cdp_value v;
+    cdp_rref param;
+    cdp_rpc_desc rd;
+    cdp_optim_desc d;
+    cdp_rpc *rpc;
+    cdp_ctx *ctx;
+    (void)arg;
+    memset(&t, 0, sizeof t);
+    memset(&v, 0, sizeof v);
+    memset(&rd, 0, sizeof rd);
+    memset(&d, 0, sizeof d);
+    t.data = w;
+    t.dtype = CDP_DTYPE_F64;
+    t.dims = 1;
+    t.shape[0] = 2;
+    v.param = true;
+    v.plain.tensors = &t;
+    v.plain.tensor_count = 1;
+    rd.group = g;
+    T_EQ(CDP_OK, cdp_rpc_create(&rd, &rpc));
+    T_EQ(CDP_OK, cdp_rref_create(rpc, &v, NULL, &param));
+    T_EQ(CDP_OK, cdp_ctx_begin(rpc, &ctx));
+    d.rpc = rpc;
+    d.kind = CDP_OPTIM_SGD;
+    d.params = &param;
+    d.param_count = 1;
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_dist_optim *o;
+        T_EQ(CDP_OK, cdp_dist_optim_create(&d, &o));
+        T_EQ(CDP_OK, cdp_dist_optim_set(o, 1, 0));
+        cdp_dist_optim_destroy(o);
+        cdp_dist_optim_destroy(o);
+        DESTROYED(cdp_dist_optim_step(o, ctx));
+        DESTROYED(cdp_dist_optim_set(o, 1, 0));
+    }
+    T_EQ(CDP_OK, cdp_ctx_end(ctx, 0));
+    cdp_rref_drop(param);
+    T_EQ(CDP_OK, cdp_rpc_shutdown(rpc, 0));
+    cdp_rpc_destroy(rpc);
+}
+TEST(a_remote_optimizer_is_destroyed_once) {
+    run_ranks(1, NULL, 0, rank_ends_remote_optimizers_twice, NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_child_leaves_hash_and_prefix_stores_alone", a_child_leaves_hash_and_prefix_stores_alone,
@@ -711,6 +943,12 @@ int main(int argc, char **argv) {
             layouts_and_plans_of_a_destroyed_mesh_are_refused, 20},
         {"a_store_is_destroyed_once", a_store_is_destroyed_once, 20},
         {"an_rpc_is_destroyed_once", an_rpc_is_destroyed_once, 20},
+        {"an_optimizer_is_destroyed_once", an_optimizer_is_destroyed_once, 20},
+        {"files_of_tokens_are_closed_once", files_of_tokens_are_closed_once, 20},
+        {"an_fsdp_is_destroyed_once", an_fsdp_is_destroyed_once, 20},
+        {"a_pipeline_and_its_schedule_are_destroyed_once",
+            a_pipeline_and_its_schedule_are_destroyed_once, 20},
+        {"a_remote_optimizer_is_destroyed_once", a_remote_optimizer_is_destroyed_once, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
 }
