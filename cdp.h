@@ -3308,8 +3308,8 @@ typedef struct cdp_outer_desc {
     /* How differences travel (default: as f32). It is owned by the outer, also if creation fails;
        its `device` is false, POWERSGD is of no use. */
     const cdp_hook *wire;
-    /* Of a run that goes on: `steps` of cdp_outer_stats when its state was saved; that of rank 0
-       counts (default: 0) */
+    /* Of a run that goes on: `steps` of cdp_outer_stats when its state was saved, which is
+       not possible while a fragment is on its way (INVALID); that of rank 0 counts (default: 0) */
     uint64_t steps;
 } cdp_outer_desc;
 
@@ -29538,6 +29538,15 @@ CDP__PRIVATE void cdp__outer_facts(const cdp_outer *o, uint64_t facts[CDP__OUTER
         o->agreed ? o->stats.rounds * (d->period / d->fragments) : o->stats.steps;
 }
 
+/* What is saved in the middle of a fragment lacks what is on its way. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__outer_on_its_way(
+    const cdp_outer_desc *d, uint64_t steps, cdp_status st, const char *call) {
+    return cdp__fail(st,
+        "%s: a fragment is on its way after step %llu; save and restore after one that is a "
+        "multiple of period / fragments, which is %llu",
+        call, (unsigned long long)steps, (unsigned long long)(d->period / d->fragments));
+}
+
 CDP__PRIVATE cdp_status cdp__outer_compare(const uint64_t *all, uint32_t n) {
     static const char *const names[] = {
         "number of values", "period", "fragments", "delay", "lr", "momentum", "alpha"};
@@ -29570,6 +29579,7 @@ CDP__PRIVATE uint32_t cdp__outer_source(const uint64_t *all, uint32_t n, bool *d
    for facts of all ranks. */
 CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
     const uint32_t n = cdp_size(o->group), rank = cdp_rank(o->group);
+    const uint64_t interval = o->desc.period / o->desc.fragments;
     uint64_t mine[CDP__OUTER_FACTS], *of;
     uint32_t source = 0;
     bool differs = false;
@@ -29579,6 +29589,9 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
     if (st == CDP_OK) st = cdp__outer_compare(all, n);
     if (st == CDP_OK) source = cdp__outer_source(all, n, &differs);
     of = all + source * CDP__OUTER_FACTS;
+    if (st == CDP_OK && of[CDP__OUTER_STEPS] % interval + o->desc.delay >= interval)
+        st = cdp__outer_on_its_way(&o->desc, of[CDP__OUTER_STEPS], CDP_ERR_INVALID,
+            "cdp_outer_create, with desc.steps of rank 0");
     if (st == CDP_OK && differs && o->total)
         st = cdp_broadcast(o->group, o->saved, o->total, CDP_DTYPE_F32, source);
     if (st == CDP_OK && differs && o->total)
@@ -29590,7 +29603,7 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
             cdp__outer_mix(o, 0, o->total, 0);
         o->agreed = true;
         o->stats.steps = of[CDP__OUTER_STEPS];
-        o->stats.rounds = o->stats.steps / (o->desc.period / o->desc.fragments);
+        o->stats.rounds = o->stats.steps / interval;
     }
     return st;
 }
@@ -29790,12 +29803,7 @@ CDP__PRIVATE cdp_status cdp__outer_find(cdp_outer *o, const char *call, uint32_t
     if (o->failed != CDP_OK)
         return cdp__fail(CDP_ERR_STATE, "%s: its group has failed (%s); call cdp_outer_rebind()",
             call, cdp_status_name(o->failed));
-    if (o->in_flight)
-        return cdp__fail(CDP_ERR_STATE,
-            "%s: a fragment is on its way after step %llu; call it after a step that is a multiple "
-            "of period / fragments, which is %llu",
-            call, (unsigned long long)o->stats.steps,
-            (unsigned long long)(o->desc.period / o->desc.fragments));
+    if (o->in_flight) return cdp__outer_on_its_way(&o->desc, o->stats.steps, CDP_ERR_STATE, call);
     if (index >= o->desc.param_count)
         return cdp__fail(CDP_ERR_INVALID, "%s: parameter %u should be less than param_count, %u",
             call, index, o->desc.param_count);

@@ -237,6 +237,15 @@ CDP__PRIVATE void cdp__outer_facts(const cdp_outer *o, uint64_t facts[CDP__OUTER
         o->agreed ? o->stats.rounds * (d->period / d->fragments) : o->stats.steps;
 }
 
+/* What is saved in the middle of a fragment lacks what is on its way. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__outer_on_its_way(
+    const cdp_outer_desc *d, uint64_t steps, cdp_status st, const char *call) {
+    return cdp__fail(st,
+        "%s: a fragment is on its way after step %llu; save and restore after one that is a "
+        "multiple of period / fragments, which is %llu",
+        call, (unsigned long long)steps, (unsigned long long)(d->period / d->fragments));
+}
+
 CDP__PRIVATE cdp_status cdp__outer_compare(const uint64_t *all, uint32_t n) {
     static const char *const names[] = {
         "number of values", "period", "fragments", "delay", "lr", "momentum", "alpha"};
@@ -269,6 +278,7 @@ CDP__PRIVATE uint32_t cdp__outer_source(const uint64_t *all, uint32_t n, bool *d
    for facts of all ranks. */
 CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
     const uint32_t n = cdp_size(o->group), rank = cdp_rank(o->group);
+    const uint64_t interval = o->desc.period / o->desc.fragments;
     uint64_t mine[CDP__OUTER_FACTS], *of;
     uint32_t source = 0;
     bool differs = false;
@@ -278,6 +288,9 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
     if (st == CDP_OK) st = cdp__outer_compare(all, n);
     if (st == CDP_OK) source = cdp__outer_source(all, n, &differs);
     of = all + source * CDP__OUTER_FACTS;
+    if (st == CDP_OK && of[CDP__OUTER_STEPS] % interval + o->desc.delay >= interval)
+        st = cdp__outer_on_its_way(&o->desc, of[CDP__OUTER_STEPS], CDP_ERR_INVALID,
+            "cdp_outer_create, with desc.steps of rank 0");
     if (st == CDP_OK && differs && o->total)
         st = cdp_broadcast(o->group, o->saved, o->total, CDP_DTYPE_F32, source);
     if (st == CDP_OK && differs && o->total)
@@ -289,7 +302,7 @@ CDP__PRIVATE cdp_status cdp__outer_agree(cdp_outer *o, uint64_t *all) {
             cdp__outer_mix(o, 0, o->total, 0);
         o->agreed = true;
         o->stats.steps = of[CDP__OUTER_STEPS];
-        o->stats.rounds = o->stats.steps / (o->desc.period / o->desc.fragments);
+        o->stats.rounds = o->stats.steps / interval;
     }
     return st;
 }

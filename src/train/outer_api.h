@@ -51,8 +51,8 @@ typedef struct cdp_outer_desc {
     /* How differences travel (default: as f32). It is owned by the outer, also if creation fails;
        its `device` is false, POWERSGD is of no use. */
     const cdp_hook *wire;
-    /* Of a run that goes on: `steps` of cdp_outer_stats when its state was saved; that of rank 0
-       counts (default: 0) */
+    /* Of a run that goes on: `steps` of cdp_outer_stats when its state was saved, which is
+       not possible while a fragment is on its way (INVALID); that of rank 0 counts (default: 0) */
     uint64_t steps;
 } cdp_outer_desc;
 

@@ -25,12 +25,7 @@ CDP__PRIVATE cdp_status cdp__outer_find(cdp_outer *o, const char *call, uint32_t
     if (o->failed != CDP_OK)
         return cdp__fail(CDP_ERR_STATE, "%s: its group has failed (%s); call cdp_outer_rebind()",
             call, cdp_status_name(o->failed));
-    if (o->in_flight)
-        return cdp__fail(CDP_ERR_STATE,
-            "%s: a fragment is on its way after step %llu; call it after a step that is a multiple "
-            "of period / fragments, which is %llu",
-            call, (unsigned long long)o->stats.steps,
-            (unsigned long long)(o->desc.period / o->desc.fragments));
+    if (o->in_flight) return cdp__outer_on_its_way(&o->desc, o->stats.steps, CDP_ERR_STATE, call);
     if (index >= o->desc.param_count)
         return cdp__fail(CDP_ERR_INVALID, "%s: parameter %u should be less than param_count, %u",
             call, index, o->desc.param_count);

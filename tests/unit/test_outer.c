@@ -440,6 +440,16 @@ static void refuses_state(cdp_group *g, void *arg) {
     cdp_outer_desc d = {.group = g, .params = &p, .param_count = 1, .period = 4, .delay = 2};
     cdp_outer *o;
     (void)arg;
+    for (d.steps = 0; d.steps < 12; ++d.steps) /* a fragment is on its way after 2 and 3 of 4 */
+        if (d.steps % 4 < 2) {
+            T_EQ(CDP_OK, cdp_outer_create(&d, &o));
+            cdp_outer_destroy(o);
+        } else {
+            REFUSED(CDP_ERR_INVALID, "multiple of period / fragments, which is 4",
+                cdp_outer_create(&d, &o));
+            T(!o);
+        }
+    d.steps = 0;
     T_EQ(CDP_OK, cdp_outer_create(&d, &o));
     T(!cdp_outer_hook(o) && !cdp_outer_hook(NULL));
     REFUSED(CDP_ERR_INVALID, "outer", cdp_outer_gather(NULL, 0, 0, x, 0));
