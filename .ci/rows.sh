@@ -7,7 +7,7 @@
 # AT-A-TIME 1: nothing runs beside it. Otherwise rows begin as soon as there is room, also while some of the block before
 # still run: no core waits for the last row of a block.
 #
-# KIND     check: the exit code decides. suite: ends with "N passed, N failed". suites: the same, and it runs by itself
+# KIND     check: the exit code decides. suite: ends with "N passed, N failed", and something passed or a line begins with SKIP. suites: the same, and it runs by itself
 #          again what failed. info: it is shown, and decides nothing.
 # SECONDS  on two idle cores. A row for which there is no time is a SKIP; with "-" it runs in any case.
 # NEEDS    commands, or functions need_NAME of .ci/run, which print what is missing: a row without them is a SKIP.
@@ -39,8 +39,10 @@ attempt() { # KIND COMMAND OUTPUT
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed$' "$3" | tail -n 1)
     if [ -n "$line" ]; then
         read -r p _ f _ <<< "$line"
-        [ "$rc" = 0 ] || [ "$f" != 0 ] || f=1
-        [ "$f" = 0 ] || why="$f failed"
+        if [ "$f" != 0 ]; then why="$f failed"
+        elif [ "$rc" != 0 ]; then f=1
+        elif [ "$p" = 0 ] && ! grep -aq ^SKIP "$3"; then f=1 why="tested nothing"
+        fi
     else
         p=0 f=1 why="ended without a result, exit code $rc"
     fi
