@@ -17409,6 +17409,7 @@ CDP__PRIVATE void cdp__hub_leave(void *self) {
 CDP__PRIVATE cdp_status cdp__hub_attach(
     cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
     cdp__hub_end *e;
+    if (cdp__ended(h)) return cdp__fail(CDP_ERR_STATE, "cdp_group_create: this hub was destroyed");
     if (h->desc.world_size != world_size)
         return cdp__fail(CDP_ERR_INVALID,
             "the hub connects %u ranks, the group is to have %u: make them equal",
@@ -17456,7 +17457,8 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
-    if (!h) return;
+    if (!h || cdp__ended(h)) return;
+    cdp__ended_add(h);
     for (i = 0; h->ways && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
         cdp__free(h->os, h->ways[i]);
     for (i = 0; h->ranks && i < h->desc.world_size; ++i) {
@@ -17480,6 +17482,7 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hub", sizeof *h);
+    cdp__ended_remove(h);
     h->os = os;
     h->desc = *desc;
     h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);
@@ -20855,10 +20858,16 @@ CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
     return st;
 }
 
+/* Refuses no channel, and one that was closed. */
+CDP__PRIVATE cdp_status cdp__channel_alive(const cdp_channel *c, const char *call) {
+    if (!c) return cdp__missing(call, "channel");
+    return cdp__ended(c) ? cdp__fail(CDP_ERR_STATE, "%s: this channel was closed", call) : CDP_OK;
+}
+
 CDP_API cdp_status cdp_channel_send(cdp_channel *c, const cdp_channel_message *m) {
     cdp__head h;
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_send", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_send");
+    if (st != CDP_OK) return st;
     if (!m) return cdp__missing("cdp_channel_send", "message");
     if (m->bytes && !m->body) return cdp__missing("cdp_channel_send", "message.body");
     if (m->bytes > c->g->w->window_bytes / 4)
@@ -20892,8 +20901,8 @@ CDP_API cdp_status cdp_channel_offer(
     uint8_t body[CDP__REMOTE_BYTES];
     cdp__offer *o = NULL;
     cdp__head h;
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_offer", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_offer");
+    if (st != CDP_OK) return st;
     if (!m) return cdp__missing("cdp_channel_offer", "message");
     if (!handle) return cdp__missing("cdp_channel_offer", "handle");
     if (!m->body) return cdp__missing("cdp_channel_offer", "message.body");
@@ -21008,8 +21017,8 @@ CDP__PRIVATE cdp_status cdp__channel_reply(
 CDP_API cdp_status cdp_channel_fetch(
     cdp_channel *c, uint32_t peer, uint64_t handle, void *to, uint64_t bytes) {
     cdp__offer *o = NULL;
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_fetch", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_fetch");
+    if (st != CDP_OK) return st;
     if (!handle) return cdp__missing("cdp_channel_fetch", "handle");
     if (!to) return cdp__missing("cdp_channel_fetch", "to");
     if (!bytes) return cdp__missing("cdp_channel_fetch", "bytes");
@@ -21031,8 +21040,8 @@ CDP_API cdp_status cdp_channel_fetch(
 }
 
 CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t handle) {
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_refuse", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_refuse");
+    if (st != CDP_OK) return st;
     if (!handle) return cdp__missing("cdp_channel_refuse", "handle");
     cdp__enter(c->g);
     st = cdp__channel_peer_check(c, "cdp_channel_refuse", peer);
@@ -21235,6 +21244,7 @@ CDP__PRIVATE CDP__COLD void cdp__channel_free(cdp_channel *c) {
     if (w->control_queued) cdp__world_send_queued(w);
     cdp__free(w->os, c->streams);
     cdp__free(w->os, c->peers);
+    cdp__ended_add(c);
     cdp__free(w->os, c);
 }
 
@@ -21308,6 +21318,7 @@ CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_
     if (st != CDP_OK) return st;
     c = (cdp_channel *)cdp__alloc_zero(desc->group->os, sizeof *c);
     if (!c) return cdp__fail_nomem("a channel", sizeof *c);
+    cdp__ended_remove(c);
     c->desc = *desc;
     c->g = desc->group;
     c->id = cdp__channel_id(c->g, desc->number, 0);
@@ -21329,7 +21340,7 @@ CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_
 }
 
 CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
-    if (!c) return;
+    if (!c || cdp__ended(c)) return;
     cdp__enter(c->g);
     c->timer_ns = at_ns;
     if (c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
@@ -21358,8 +21369,9 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
 }
 
 CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
+    const cdp_status st = cdp__channel_alive(c, "cdp_channel_wait");
     uint64_t seen;
-    if (!c) return cdp__missing("cdp_channel_wait", "channel");
+    if (st != CDP_OK) return st;
     cdp__enter(c->g);
     seen = c->called;
     cdp__leave(c->g);
@@ -21367,7 +21379,7 @@ CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
 }
 
 CDP_API void cdp_channel_wake(cdp_channel *c) {
-    if (!c) return;
+    if (!c || cdp__ended(c)) return;
     cdp__enter(c->g);
     ++c->called;
     cdp__world_wake(c->g->w);
@@ -21377,8 +21389,9 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
     /* restored below, because this call does not fail */
     const cdp_error before = *cdp_last_error();
+    const cdp_status st = cdp__channel_alive(c, "cdp_channel_drop");
     cdp_error why;
-    if (!c) return cdp__missing("cdp_channel_drop", "channel");
+    if (st != CDP_OK) return st;
     if (!reason) return cdp__missing("cdp_channel_drop", "reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
         return cdp__fail(CDP_ERR_INVALID,
@@ -21399,8 +21412,8 @@ CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64
     cdp_group *g;
     uint64_t before;
     cdp_status st = cdp__must_not_wait();
+    if (st == CDP_OK) st = cdp__channel_alive(c, "cdp_channel_wait_since");
     if (st != CDP_OK) return st;
-    if (!c) return cdp__missing("cdp_channel_wait_since", "channel");
     if (!seen) return cdp__missing("cdp_channel_wait_since", "seen");
     g = c->g;
     w = g->w;
@@ -21425,7 +21438,7 @@ CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64
 CDP_API void cdp_channel_close(cdp_channel *c) {
     cdp__world *w;
     cdp_group *g;
-    if (!c) return;
+    if (!c || cdp__ended(c)) return;
     g = c->g;
     w = g->w;
     cdp__enter(g);

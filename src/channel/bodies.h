@@ -102,8 +102,8 @@ CDP__PRIVATE cdp_status cdp__channel_reply(
 CDP_API cdp_status cdp_channel_fetch(
     cdp_channel *c, uint32_t peer, uint64_t handle, void *to, uint64_t bytes) {
     cdp__offer *o = NULL;
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_fetch", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_fetch");
+    if (st != CDP_OK) return st;
     if (!handle) return cdp__missing("cdp_channel_fetch", "handle");
     if (!to) return cdp__missing("cdp_channel_fetch", "to");
     if (!bytes) return cdp__missing("cdp_channel_fetch", "bytes");
@@ -125,8 +125,8 @@ CDP_API cdp_status cdp_channel_fetch(
 }
 
 CDP_API cdp_status cdp_channel_refuse(cdp_channel *c, uint32_t peer, uint64_t handle) {
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_refuse", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_refuse");
+    if (st != CDP_OK) return st;
     if (!handle) return cdp__missing("cdp_channel_refuse", "handle");
     cdp__enter(c->g);
     st = cdp__channel_peer_check(c, "cdp_channel_refuse", peer);

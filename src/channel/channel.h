@@ -15,6 +15,7 @@
 #include "channel_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "../base/hash.h"
@@ -202,10 +203,16 @@ CDP__PRIVATE cdp_status cdp__channel_leave(cdp_channel *c, cdp_status st) {
     return st;
 }
 
+/* Refuses no channel, and one that was closed. */
+CDP__PRIVATE cdp_status cdp__channel_alive(const cdp_channel *c, const char *call) {
+    if (!c) return cdp__missing(call, "channel");
+    return cdp__ended(c) ? cdp__fail(CDP_ERR_STATE, "%s: this channel was closed", call) : CDP_OK;
+}
+
 CDP_API cdp_status cdp_channel_send(cdp_channel *c, const cdp_channel_message *m) {
     cdp__head h;
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_send", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_send");
+    if (st != CDP_OK) return st;
     if (!m) return cdp__missing("cdp_channel_send", "message");
     if (m->bytes && !m->body) return cdp__missing("cdp_channel_send", "message.body");
     if (m->bytes > c->g->w->window_bytes / 4)
@@ -239,8 +246,8 @@ CDP_API cdp_status cdp_channel_offer(
     uint8_t body[CDP__REMOTE_BYTES];
     cdp__offer *o = NULL;
     cdp__head h;
-    cdp_status st;
-    if (!c) return cdp__missing("cdp_channel_offer", "channel");
+    cdp_status st = cdp__channel_alive(c, "cdp_channel_offer");
+    if (st != CDP_OK) return st;
     if (!m) return cdp__missing("cdp_channel_offer", "message");
     if (!handle) return cdp__missing("cdp_channel_offer", "handle");
     if (!m->body) return cdp__missing("cdp_channel_offer", "message.body");

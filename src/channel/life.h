@@ -11,6 +11,7 @@
 #include "channel_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/text.h"
 #include "../message/stream.h"
 #include "../group/state.h"
@@ -59,6 +60,7 @@ CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_
     if (st != CDP_OK) return st;
     c = (cdp_channel *)cdp__alloc_zero(desc->group->os, sizeof *c);
     if (!c) return cdp__fail_nomem("a channel", sizeof *c);
+    cdp__ended_remove(c);
     c->desc = *desc;
     c->g = desc->group;
     c->id = cdp__channel_id(c->g, desc->number, 0);
@@ -80,7 +82,7 @@ CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_
 }
 
 CDP_API void cdp_channel_timer(cdp_channel *c, uint64_t at_ns) {
-    if (!c) return;
+    if (!c || cdp__ended(c)) return;
     cdp__enter(c->g);
     c->timer_ns = at_ns;
     if (c->g->w->sleeping) c->g->w->transport.wake(c->g->w->transport.self);
@@ -109,8 +111,9 @@ CDP__PRIVATE void cdp__channel_advance(cdp_channel *c, uint64_t before, uint64_t
 }
 
 CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
+    const cdp_status st = cdp__channel_alive(c, "cdp_channel_wait");
     uint64_t seen;
-    if (!c) return cdp__missing("cdp_channel_wait", "channel");
+    if (st != CDP_OK) return st;
     cdp__enter(c->g);
     seen = c->called;
     cdp__leave(c->g);
@@ -118,7 +121,7 @@ CDP_API cdp_status cdp_channel_wait(cdp_channel *c, uint32_t timeout_ms) {
 }
 
 CDP_API void cdp_channel_wake(cdp_channel *c) {
-    if (!c) return;
+    if (!c || cdp__ended(c)) return;
     cdp__enter(c->g);
     ++c->called;
     cdp__world_wake(c->g->w);
@@ -128,8 +131,9 @@ CDP_API void cdp_channel_wake(cdp_channel *c) {
 CDP_API cdp_status cdp_channel_drop(cdp_channel *c, uint32_t peer, const char *reason) {
     /* restored below, because this call does not fail */
     const cdp_error before = *cdp_last_error();
+    const cdp_status st = cdp__channel_alive(c, "cdp_channel_drop");
     cdp_error why;
-    if (!c) return cdp__missing("cdp_channel_drop", "channel");
+    if (st != CDP_OK) return st;
     if (!reason) return cdp__missing("cdp_channel_drop", "reason");
     if (peer >= c->g->desc.world_size || peer == c->g->desc.rank)
         return cdp__fail(CDP_ERR_INVALID,
@@ -150,8 +154,8 @@ CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64
     cdp_group *g;
     uint64_t before;
     cdp_status st = cdp__must_not_wait();
+    if (st == CDP_OK) st = cdp__channel_alive(c, "cdp_channel_wait_since");
     if (st != CDP_OK) return st;
-    if (!c) return cdp__missing("cdp_channel_wait_since", "channel");
     if (!seen) return cdp__missing("cdp_channel_wait_since", "seen");
     g = c->g;
     w = g->w;
@@ -176,7 +180,7 @@ CDP_API cdp_status cdp_channel_wait_since(cdp_channel *c, uint64_t *seen, uint64
 CDP_API void cdp_channel_close(cdp_channel *c) {
     cdp__world *w;
     cdp_group *g;
-    if (!c) return;
+    if (!c || cdp__ended(c)) return;
     g = c->g;
     w = g->w;
     cdp__enter(g);

@@ -12,6 +12,7 @@
 #include "channel_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/text.h"
 #include "../base/bytes.h"
 #include "../message/header.h"
@@ -212,6 +213,7 @@ CDP__PRIVATE CDP__COLD void cdp__channel_free(cdp_channel *c) {
     if (w->control_queued) cdp__world_send_queued(w);
     cdp__free(w->os, c->streams);
     cdp__free(w->os, c->peers);
+    cdp__ended_add(c);
     cdp__free(w->os, c);
 }
 

@@ -15,6 +15,7 @@
 #include "hub_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/text.h"
 #include "../os/linux.h"
 #include "../message/header.h"
@@ -286,6 +287,7 @@ CDP__PRIVATE void cdp__hub_leave(void *self) {
 CDP__PRIVATE cdp_status cdp__hub_attach(
     cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
     cdp__hub_end *e;
+    if (cdp__ended(h)) return cdp__fail(CDP_ERR_STATE, "cdp_group_create: this hub was destroyed");
     if (h->desc.world_size != world_size)
         return cdp__fail(CDP_ERR_INVALID,
             "the hub connects %u ranks, the group is to have %u: make them equal",
@@ -333,7 +335,8 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
-    if (!h) return;
+    if (!h || cdp__ended(h)) return;
+    cdp__ended_add(h);
     for (i = 0; h->ways && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
         cdp__free(h->os, h->ways[i]);
     for (i = 0; h->ranks && i < h->desc.world_size; ++i) {
@@ -357,6 +360,7 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hub", sizeof *h);
+    cdp__ended_remove(h);
     h->os = os;
     h->desc = *desc;
     h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);

@@ -214,7 +214,7 @@ typedef struct cdp_store_server_desc {
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_server_create(
     const cdp_store_server_desc *desc, cdp_store_server **out);
 
-/* Returns the port at which the server listens. Any thread may call it. */
+/* Returns the port at which the server listens; 0 for NULL. Any thread may call it. */
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *server);
 
 /* Lets a server without a thread work: sleeps until a client sends something or os->now_ns()

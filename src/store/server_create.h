@@ -13,6 +13,7 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../os/child.h"
@@ -112,9 +113,11 @@ CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_n
 }
 
 CDP_API CDP__COLD void cdp_store_server_destroy(cdp_store_server *s) {
-    const cdp_os *os = s ? s->os : NULL;
+    const cdp_os *os;
     uint64_t until;
-    if (!s || cdp__is_child(s->forks)) return;
+    if (!s || cdp__ended(s) || cdp__is_child(s->forks)) return;
+    cdp__ended_add(s);
+    os = s->os;
     cdp__atomic_store_u32(&s->stop, 1, CDP__RELEASE);
     if (s->thread) {
         cdp__loop_wake(s->loop);
@@ -188,10 +191,13 @@ CDP__PRIVATE bool cdp__store_server_quiet(const cdp_store_server *s) {
 }
 
 CDP_API uint16_t cdp_store_server_port(const cdp_store_server *s) {
-    return s->at.port;
+    return s && !cdp__ended(s) ? s->at.port : 0;
 }
 
 CDP_API cdp_status cdp_store_server_poll(cdp_store_server *s, uint64_t deadline_ns) {
+    if (!s) return cdp__missing("cdp_store_server_poll", "server");
+    if (cdp__ended(s))
+        return cdp__fail(CDP_ERR_STATE, "cdp_store_server_poll: this server was destroyed");
     if (cdp__is_child(s->forks))
         return cdp__child_refuses(CDP_ERR_STATE, "cdp_store_server_poll", "store server");
     if (s->thread)
@@ -286,6 +292,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     cdp_store_server_desc d;
     cdp_store_server *s;
     cdp_status status;
+    if (!out) return cdp__missing("cdp_store_server_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_store_server_create", "desc");
     d = *desc;
@@ -294,6 +301,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
         return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a store server", sizeof *s);
+    cdp__ended_remove(s);
     s->desc = d;
     s->forks = cdp__forks_watch();
     s->os = s->kv.os = d.os; /* cdp__kv_close() needs the os also if the map was never opened */

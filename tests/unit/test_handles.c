@@ -693,11 +693,9 @@ TEST(an_rpc_is_destroyed_once) {
 
 /* ---- handles that are destroyed once --------------------------------------------------------- */
 
-#define DESTROYED(CALL)                              \
-    do {                                             \
-        T_EQ(CDP_ERR_STATE, CALL);                   \
-        T_TEXT("destroyed", cdp_last_error()->text); \
-    } while (0)
+#define ENDED(HOW, CALL) (T_EQ(CDP_ERR_STATE, CALL), T_TEXT(HOW, cdp_last_error()->text))
+#define DESTROYED(CALL) ENDED("destroyed", CALL)
+#define CLOSED(CALL) ENDED("closed", CALL)
 
 static void rank_ends_optimizers_twice(cdp_group *g, void *arg) {
     float x[4] = {1, 2, 3, 4}, values[4];
@@ -921,6 +919,81 @@ TEST(a_remote_optimizer_is_destroyed_once) {
     run_ranks(1, NULL, 0, rank_ends_remote_optimizers_twice, NULL);
 }
 
+TEST(a_hub_is_destroyed_once) {
+    cdp_hub_desc hd;
+    cdp_group_desc d;
+    memset(&hd, 0, sizeof hd);
+    memset(&d, 0, sizeof d);
+    hd.world_size = d.world_size = 2;
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_group *g;
+        T_EQ(CDP_OK, cdp_hub_create(&hd, &d.hub));
+        T_EQ(CDP_OK, cdp_group_create(&d, &g));
+        cdp_group_destroy(g);
+        cdp_hub_destroy(d.hub);
+        cdp_hub_destroy(d.hub);
+        DESTROYED(cdp_group_create(&d, &g));
+        T(!g);
+    }
+}
+
+TEST(a_store_server_is_destroyed_once) {
+    cdp_store_server_desc d;
+    cdp_store_server *s;
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_ERR_INVALID, cdp_store_server_create(&d, NULL));
+    T_TEXT("out is NULL", cdp_last_error()->text);
+    T_EQ(CDP_ERR_INVALID, cdp_store_server_poll(NULL, 0));
+    T_EQ(0, cdp_store_server_port(NULL));
+    for (uint32_t i = 0; i < 3; ++i) {
+        d.no_thread = i == 1;
+        T_EQ(CDP_OK, cdp_store_server_create(&d, &s));
+        T(cdp_store_server_port(s) != 0);
+        cdp_store_server_destroy(s);
+        cdp_store_server_destroy(s);
+        DESTROYED(cdp_store_server_poll(s, 0));
+        T_EQ(0, cdp_store_server_port(s));
+    }
+}
+
+static void deliver_nothing(void *user, const cdp_channel_message *m) {
+    (void)user;
+    (void)m;
+}
+
+static void rank_closes_channels_twice(cdp_group *g, void *arg) {
+    cdp_channel_desc d;
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    d.group = g;
+    d.deliver = deliver_nothing;
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_channel_message m;
+        cdp_channel *c;
+        uint64_t handle = 1;
+        memset(&m, 0, sizeof m);
+        m.peer = 1 - cdp_rank(g);
+        T_EQ(CDP_OK, cdp_barrier(g));
+        T_EQ(CDP_OK, cdp_channel_open(&d, &c));
+        T_EQ(CDP_OK, cdp_channel_send(c, &m));
+        T_EQ(CDP_OK, cdp_barrier(g));
+        cdp_channel_close(c);
+        cdp_channel_close(c);
+        cdp_channel_timer(c, 0);
+        cdp_channel_wake(c);
+        CLOSED(cdp_channel_send(c, &m));
+        CLOSED(cdp_channel_offer(c, &m, &handle));
+        CLOSED(cdp_channel_fetch(c, m.peer, handle, &m, 1));
+        CLOSED(cdp_channel_refuse(c, m.peer, handle));
+        CLOSED(cdp_channel_wait(c, 0));
+        CLOSED(cdp_channel_wait_since(c, &handle, 0));
+        CLOSED(cdp_channel_drop(c, m.peer, "for a test"));
+    }
+}
+TEST(a_channel_is_closed_once) {
+    run_ranks(2, NULL, 0, rank_closes_channels_twice, NULL);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_child_leaves_hash_and_prefix_stores_alone", a_child_leaves_hash_and_prefix_stores_alone,
@@ -949,6 +1022,9 @@ int main(int argc, char **argv) {
         {"a_pipeline_and_its_schedule_are_destroyed_once",
             a_pipeline_and_its_schedule_are_destroyed_once, 20},
         {"a_remote_optimizer_is_destroyed_once", a_remote_optimizer_is_destroyed_once, 20},
+        {"a_hub_is_destroyed_once", a_hub_is_destroyed_once, 20},
+        {"a_store_server_is_destroyed_once", a_store_server_is_destroyed_once, 20},
+        {"a_channel_is_closed_once", a_channel_is_closed_once, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
 }
