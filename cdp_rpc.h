@@ -3213,6 +3213,7 @@ CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
     *at = ctx->next;
     --rpc->context_count;
     ctx->ended = true;
+    cdp__ended_add(ctx);
     ++ctx->uses;
     cdp__ctx_unuse(rpc, ctx);
 }
@@ -3432,6 +3433,7 @@ CDP__PRIVATE void cdp__ctx_act(void *user, const cdp__wave_act *a) {
 CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
     cdp_ctx *ctx = (cdp_ctx *)cdp__alloc_zero(rpc->os, sizeof *ctx);
     if (!ctx) return NULL;
+    cdp__ended_remove(ctx);
     ctx->rpc = rpc;
     ctx->id = id;
     ctx->task.run = cdp__ctx_free;
@@ -3521,11 +3523,15 @@ CDP__PRIVATE bool cdp__ctx_record_sent(
     return true;
 }
 
-CDP__PRIVATE cdp_status cdp__ctx_orphaned(const char *call) {
-    return cdp__fail(CDP_ERR_STATE,
-        "%s: the rpc of this context was destroyed, and the context with it; end contexts with "
-        "cdp_ctx_end() before",
-        call);
+/* Refuses a context that is gone; NULL is OK. */
+CDP__PRIVATE cdp_status cdp__ctx_lives(const cdp_ctx *ctx, const char *call) {
+    if (cdp__ctx_is_orphan(ctx))
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: the rpc of this context was destroyed, and the context with it; end contexts with "
+            "cdp_ctx_end() before",
+            call);
+    if (cdp__ended(ctx)) return cdp__fail(CDP_ERR_STATE, "%s: this context has ended", call);
+    return CDP_OK;
 }
 
 /* Checks that values among the tensors are of this context; if not, sets this thread's last
@@ -6997,7 +7003,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
             "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; send less, or "
             "raise it on all ranks",
             s->name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
-    if (cdp__ctx_is_orphan(d->ctx)) return cdp__ctx_orphaned(s->name);
+    if (cdp__ctx_lives(d->ctx, s->name) != CDP_OK) return CDP_ERR_STATE;
     if (d->ctx && d->ctx->rpc != rpc)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);
@@ -7985,13 +7991,13 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
 }
 
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx) {
-    return ctx && !cdp__ctx_is_orphan(ctx) ? ctx->id : 0;
+    return ctx && !cdp__ctx_is_orphan(ctx) && !cdp__ended(ctx) ? ctx->id : 0;
 }
 
 /* OK: the rpc of this context can be used; else the reason is this thread's last error. */
 CDP__PRIVATE cdp_status cdp__ctx_usable(const char *call, const cdp_ctx *ctx) {
     if (!ctx) return cdp__missing(call, "ctx");
-    if (cdp__ctx_is_orphan(ctx)) return cdp__ctx_orphaned(call);
+    if (cdp__ctx_lives(ctx, call) != CDP_OK) return CDP_ERR_STATE;
     return cdp__rpc_forked(ctx->rpc, call) ? CDP_ERR_INVALID : CDP_OK;
 }
 

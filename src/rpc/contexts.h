@@ -12,6 +12,7 @@
 #include "../base/error_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
@@ -69,6 +70,7 @@ CDP__PRIVATE void cdp__ctx_drop(cdp_rpc *rpc, cdp_ctx *ctx) {
     *at = ctx->next;
     --rpc->context_count;
     ctx->ended = true;
+    cdp__ended_add(ctx);
     ++ctx->uses;
     cdp__ctx_unuse(rpc, ctx);
 }
@@ -288,6 +290,7 @@ CDP__PRIVATE void cdp__ctx_act(void *user, const cdp__wave_act *a) {
 CDP__PRIVATE cdp_ctx *cdp__ctx_make(cdp_rpc *rpc, uint64_t id) {
     cdp_ctx *ctx = (cdp_ctx *)cdp__alloc_zero(rpc->os, sizeof *ctx);
     if (!ctx) return NULL;
+    cdp__ended_remove(ctx);
     ctx->rpc = rpc;
     ctx->id = id;
     ctx->task.run = cdp__ctx_free;
@@ -377,11 +380,15 @@ CDP__PRIVATE bool cdp__ctx_record_sent(
     return true;
 }
 
-CDP__PRIVATE cdp_status cdp__ctx_orphaned(const char *call) {
-    return cdp__fail(CDP_ERR_STATE,
-        "%s: the rpc of this context was destroyed, and the context with it; end contexts with "
-        "cdp_ctx_end() before",
-        call);
+/* Refuses a context that is gone; NULL is OK. */
+CDP__PRIVATE cdp_status cdp__ctx_lives(const cdp_ctx *ctx, const char *call) {
+    if (cdp__ctx_is_orphan(ctx))
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: the rpc of this context was destroyed, and the context with it; end contexts with "
+            "cdp_ctx_end() before",
+            call);
+    if (cdp__ended(ctx)) return cdp__fail(CDP_ERR_STATE, "%s: this context has ended", call);
+    return CDP_OK;
 }
 
 /* Checks that values among the tensors are of this context; if not, sets this thread's last

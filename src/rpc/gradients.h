@@ -12,6 +12,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../dtype/dtype.h"
@@ -56,13 +57,13 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
 }
 
 CDP_API uint64_t cdp_ctx_id(const cdp_ctx *ctx) {
-    return ctx && !cdp__ctx_is_orphan(ctx) ? ctx->id : 0;
+    return ctx && !cdp__ctx_is_orphan(ctx) && !cdp__ended(ctx) ? ctx->id : 0;
 }
 
 /* OK: the rpc of this context can be used; else the reason is this thread's last error. */
 CDP__PRIVATE cdp_status cdp__ctx_usable(const char *call, const cdp_ctx *ctx) {
     if (!ctx) return cdp__missing(call, "ctx");
-    if (cdp__ctx_is_orphan(ctx)) return cdp__ctx_orphaned(call);
+    if (cdp__ctx_lives(ctx, call) != CDP_OK) return CDP_ERR_STATE;
     return cdp__rpc_forked(ctx->rpc, call) ? CDP_ERR_INVALID : CDP_OK;
 }
 

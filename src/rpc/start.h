@@ -86,7 +86,7 @@ CDP__PRIVATE cdp_status cdp__rpc_start_check(cdp_rpc *rpc, cdp__rpc_starting *s)
             "%s: arguments of %llu bytes; max_message_bytes of cdp_rpc_desc is %llu; send less, or "
             "raise it on all ranks",
             s->name, (unsigned long long)bytes, (unsigned long long)rpc->desc.max_message_bytes);
-    if (cdp__ctx_is_orphan(d->ctx)) return cdp__ctx_orphaned(s->name);
+    if (cdp__ctx_lives(d->ctx, s->name) != CDP_OK) return CDP_ERR_STATE;
     if (d->ctx && d->ctx->rpc != rpc)
         return cdp__fail(
             CDP_ERR_INVALID, "%s: ctx belongs to another rpc; begin one of this one", s->name);

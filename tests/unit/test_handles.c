@@ -879,8 +879,13 @@ static void rank_ends_remote_optimizers_twice(cdp_group *g, void *arg) {
     cdp_rref param;
     cdp_rpc_desc rd;
     cdp_optim_desc d;
+    cdp_call_desc call;
+    cdp_call done;
     cdp_rpc *rpc;
     cdp_ctx *ctx;
+    uint64_t value;
+    memset(&call, 0, sizeof call);
+    memset(&done, 0, sizeof done);
     (void)arg;
     memset(&t, 0, sizeof t);
     memset(&v, 0, sizeof v);
@@ -910,6 +915,15 @@ static void rank_ends_remote_optimizers_twice(cdp_group *g, void *arg) {
         DESTROYED(cdp_dist_optim_step(o, ctx));
         DESTROYED(cdp_dist_optim_set(o, 1, 0));
     }
+    T_EQ(CDP_OK, cdp_ctx_end(ctx, 0));
+    ENDED("has ended", cdp_ctx_end(ctx, 0));
+    ENDED("has ended", cdp_ctx_value(ctx, &value));
+    T_EQ(0, cdp_ctx_id(ctx));
+    call.ctx = ctx;
+    call.function = cdp_rpc_id("none");
+    ENDED("has ended", cdp_rpc_call(rpc, &call, &done));
+    T_EQ(CDP_OK, cdp_ctx_begin(rpc, &ctx)); /* at the same address, most likely */
+    T_EQ(CDP_OK, cdp_ctx_value(ctx, &value));
     T_EQ(CDP_OK, cdp_ctx_end(ctx, 0));
     cdp_rref_drop(param);
     T_EQ(CDP_OK, cdp_rpc_shutdown(rpc, 0));
