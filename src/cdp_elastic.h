@@ -148,7 +148,7 @@
         if it lives; then a turn leaves it out.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms, 20 ms for each rank and 48 of the longest round trips to the store,
-        twice as long after each attempt that failed, until that is timeout_ms.
+        twice as long after each attempt that failed, until that is timeout_ms or 30 s.
         If exactly one rank has committed the last step, the others receive it from there, beside
         what they hold: if that rank dies meanwhile, they go on without that step. Only where they
         have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
