@@ -7,8 +7,8 @@
 # AT-A-TIME 1: nothing runs beside it. Otherwise rows begin as soon as there is room, also while some of the block before
 # still run: no core waits for the last row of a block.
 #
-# KIND     check: the exit code decides. suite: ends with "N passed, N failed", and something passed or a line begins with SKIP. suites: the same, and it runs by itself
-#          again what failed. info: it is shown, and decides nothing.
+# KIND     check: the exit code decides. suite: ends with "N passed, N failed", and something passed or a line begins
+#          with SKIP. suites: the same, and it runs by itself again what failed. info: it is shown, and decides nothing.
 # SECONDS  on two idle cores. A row for which there is no time is a SKIP; with "-" it runs in any case.
 # NEEDS    commands, or functions need_NAME of .ci/run, which print what is missing: a row without them is a SKIP.
 #
