@@ -3294,14 +3294,18 @@ CDP__PRIVATE void cdp__elastic_close(cdp_elastic *e) {
     e->watch.asks = CDP__ELASTIC_ASKS_NOTHING;
 }
 
-/* Nor is any list of tickets read. */
-CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
+/* No list of tickets is read any more, nor is a trial looked for. */
+CDP__PRIVATE void cdp__elastic_close_tickets(cdp_elastic *e) {
     cdp_store_request *rq = &e->watch.tickets.rq;
-    cdp__elastic_close(e);
     if (!e->watch.reads) return;
     e->watch.reads = false;
     if (rq->status == CDP_PENDING) e->store->cancel(e->store->self, rq);
     if (rq->status == CDP_OK) cdp_store_request_free(e->store, rq);
+}
+
+CDP__PRIVATE void cdp__elastic_close_all(cdp_elastic *e) {
+    cdp__elastic_close(e);
+    cdp__elastic_close_tickets(e);
 }
 
 /* One poll of a turn, between the arrival in epoch k and the next decision. Waits for that decision
@@ -3439,6 +3443,7 @@ CDP__PRIVATE cdp_status cdp__elastic_check_newcomers(cdp_elastic *e, uint64_t k,
     const bool leads = e->place.rank == 0;
     cdp_status st = CDP_OK;
     *may = leads && !e->no_thread;
+    if (*may) cdp__elastic_close_tickets(e); /* of an epoch in which another rank led */
     if (!w->reads) w->tickets_ns = cdp__elastic_now_ns(e);
     if (*may) return CDP_OK;
     if (!w->reads) {

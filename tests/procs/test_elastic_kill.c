@@ -652,6 +652,7 @@ static void churn(uint64_t seed, uint32_t changes) {
     for (uint32_t i = 0; i < MOST; ++i) {
         /* the first epoch waits for it; in turns nobody does, for the dead are known */
         job.m[i].desc.settle_ms = 500 * TEST_SLACK;
+        job.m[i].desc.join_ms = 20000 * TEST_SLACK;
         job.m[i].steps = UINT64_MAX; /* until all that shall happen has happened */
         job.m[i].desc.connected = meet;
         job.m[i].each = agree_while_members_die;

@@ -107,11 +107,15 @@ TEST_API const volatile cdp_elastic_now *last_of(uint32_t i) {
     return (const volatile cdp_elastic_now *)&job.m[i].last;
 }
 
+/* Not of one that is killed meanwhile. */
 TEST_API bool reaches(uint32_t i, uint64_t step) {
     const uint64_t until = test_until_ns(10000);
-    while (last_of(i)->step < step && test_now_ns() < until)
+    const volatile cdp_status *status = (const volatile cdp_status *)&job.m[i].status;
+    while (last_of(i)->step < step && *status == CDP_PENDING && test_now_ns() < until)
         test_sleep_ms(1);
-    return T(last_of(i)->step >= step);
+    return test_check(last_of(i)->step >= step, __FILE__, __LINE__,
+        "member %u is at step %llu of %llu: %s: %s", i, (unsigned long long)last_of(i)->step,
+        (unsigned long long)step, cdp_status_name(*status), job.m[i].error.text);
 }
 
 TEST_API bool ended(uint32_t i, cdp_status want) {
