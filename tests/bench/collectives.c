@@ -9,6 +9,7 @@
 
    Compiled with mpicc and -DOVER_MPI it measures cdp_mpi.h, is started by mpirun, and needs --meet,
    as peers/mpi.c does. */
+#define _GNU_SOURCE /* measure.h binds ranks to cores */
 #define CDP_IMPLEMENTATION
 #ifdef OVER_MPI
 #include "cdp_mpi.h"

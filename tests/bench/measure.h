@@ -70,7 +70,7 @@ typedef struct m_options {
     double seconds;
     uint32_t iterations;
     const char *meet;
-    bool header;
+    bool bind, header;
 } m_options;
 
 /* What is measured now. `variant` is the library's own: 0, and on as long as the call says that
@@ -115,10 +115,22 @@ static uint64_t m_size_of(const char *text) {
     return n;
 }
 
+/* Where the scheduler decides, two ranks now and then share a core for a whole measurement. */
+static void m_bind(uint32_t rank) {
+#ifdef __linux__
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(rank % (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) m_die("sched_setaffinity");
+#else
+    (void)rank;
+#endif
+}
+
 static int m_usage(const char *name, FILE *f, int code) {
     fprintf(f,
         "%s [--op LIST] [--size LIST] [--ranks N] [--seconds S] [--iterations N] [--rounds N] "
-        "[--meet FILE --turn I/N] [--no-header]\n"
+        "[--meet FILE --turn I/N] [--bind] [--no-header]\n"
         "  --op LIST        of "
         "allreduce,reduce_scatter,allgather,broadcast,alltoall,barrier,pingpong (default: these), "
         "or of\n"
@@ -130,6 +142,8 @@ static int m_usage(const char *name, FILE *f, int code) {
         "  --rounds N       the whole list again and again: a line for each (default: 1)\n"
         "  --meet FILE      where the ranks of several worlds meet; --turn I/N: this is world I of "
         "N\n"
+        "  --bind           rank R runs on core R alone, counted again from the first where there "
+        "are fewer\n"
         "One tab-separated line for each measurement:\n"
         "  lib transport op ranks bytes median_us min_us p90_us busbw_GBps iterations\n"
         "busbw is that of nccl-tests. Each result is checked in full before and after.\n",
@@ -175,6 +189,10 @@ static int m_parse(int argc, char **argv) {
         if (strcmp(o, "--help") == 0) return m_usage(argv[0], stdout, 0);
         if (strcmp(o, "--no-header") == 0) {
             m_opt.header = false;
+            continue;
+        }
+        if (strcmp(o, "--bind") == 0) {
+            m_opt.bind = true;
             continue;
         }
         if (++a == argc) return m_usage(argv[0], stderr, 2);
@@ -466,6 +484,7 @@ static __attribute__((unused)) int m_fork(int (*func)(uint32_t rank)) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
         m_rank = r;
+        if (m_opt.bind) m_bind(r);
         k = (uint32_t)func(r);
         fflush(stdout);
         _exit((int)k);

@@ -51,6 +51,10 @@ cp tests/bench/collectives.c tests/bench/measure.h "$tmp"
 if ! grep -q 'cdp_group_desc group;' "$tmp/old/cdp_tcp.h"; then
     sed -i.today 's/d\.group\./d./g; s/expose_bytes/lend_bytes/' "$tmp/collectives.c"
 fi
+# Before 0.3 memory of a group was returned, not written through a pointer.
+if grep -q 'CDP_API void \*cdp_group_alloc' "$tmp/old/cdp.h"; then
+    sed -i.today 's/return cdp_group_alloc(group, bytes, &p) == CDP_OK ? p : NULL;/return p = cdp_group_alloc(group, bytes);/' "$tmp/collectives.c"
+fi
 gcc -O2 -I"$tmp/old" "$tmp/collectives.c" -o "$tmp/bench_old" -pthread -lm || exit 2
 gcc -O2 -I. tests/bench/collectives.c -o "$tmp/bench_new" -pthread -lm || exit 2
 
@@ -64,7 +68,7 @@ for n in ${ranks//,/ }; do
             program=$tmp/bench_old
             [ $turn != 1 ] || program=$tmp/bench_new
             "$program" --transport "$link" --ranks "$n" --op "$ops" --size "$sizes" --rounds "$pairs" --seconds "$seconds" \
-                --iterations 2000 --no-header --meet "$meet" --turn "$turn/3" < /dev/null > "$tmp/lines/$link.$n.$turn" 2> "$tmp/err.$turn" &
+                --iterations 2000 --bind --no-header --meet "$meet" --turn "$turn/3" < /dev/null > "$tmp/lines/$link.$n.$turn" 2> "$tmp/err.$turn" &
             pids+=($!)
         done
         bad='' # each world by itself: where one fails, the others, which wait for their turn, are ended
