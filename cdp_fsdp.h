@@ -97,6 +97,9 @@
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
         go on when ranks die or join                       desc.copies, cdp_fsdp_rebind
+        tell the others that this rank does not go on      cdp_fsdp_abort
+        divide the weights of stages of a pipeline         .shards of cdp_pipe_stage, see
+                                                           cdp_pipeline.h
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
@@ -355,6 +358,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp
 /* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
    one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
+/* This rank does not go on: calls of all ranks fail from now on with CDP_ERR_ABORTED and `reason`,
+   those that wait, too. The groups of the desc stay usable. Not collective. NULL is allowed. */
+CDP_API void cdp_fsdp_abort(cdp_fsdp *fsdp, const char *reason);
 
 /* Between `need` and `done` or `ready` all parameters of a unit are here. need: returns when they
    are, and begins to gather what will be needed next; calls nest. done: ends one need. ready: this
@@ -3101,6 +3107,18 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f->record);
     cdp__fsdp_free(f, f->next_record);
     cdp__fsdp_free(f, f);
+}
+
+CDP_API void cdp_fsdp_abort(cdp_fsdp *f, const char *reason) {
+    cdp_group *groups[5];
+    if (!f || cdp__ended(f)) return;
+    groups[0] = f->gathers;
+    groups[1] = f->reductions;
+    groups[2] = f->replicas;
+    groups[3] = f->norms;
+    groups[4] = f->buddies;
+    for (uint32_t i = 0; i < 5; ++i)
+        if (groups[i]) cdp_group_abort(groups[i], reason);
 }
 
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {

@@ -61,6 +61,8 @@
         know where to keep a micro-batch's activations     .slot of cdp_pipe_micro
         know when a stage's gradients are complete         .last of cdp_pipe_micro
         reduce them over data-parallel copies              .ddp of cdp_pipe_stage
+        divide a stage's weights over its copies           .shards of cdp_pipe_stage, cdp_fsdp.h
+        use other groups in callbacks (tensor parallel)    .groups of cdp_pipe_stage
         tie embeddings of the first and the last stage     .tied of cdp_pipe_stage
         have the loss on all ranks                         .loss of cdp_pipe_micro,
                                                            cdp_pipeline_losses
@@ -84,6 +86,8 @@
         scale_grads                            none: multiply the loss by 1 / m, or by the share of
                                                samples, also where the last micro-batch is smaller
         DDP of each stage, no_sync                .ddp: only the last backward reduces
+        fully_shard of each stage; UNSHARD,       .shards: gathered before a run of rows of the
+            RESHARD, REDUCE_GRAD                      stage, freed after it, reduced after its last
         Differences: shapes are given, not sent, and compared at creation; nothing is pickled.
 
     SCHEDULES
@@ -131,6 +135,21 @@
         compute. Then .tied gradients of the first and the last stage become their sum. Both are
         complete when the step ends. Then clip: cdp_grads_norm() on the group of the pipeline, where
         all ranks list the gradients of all stages; of tied ones the last stage sets .copy.
+        A stage with .shards has its weights divided over its copies by cdp_fsdp.h: they are
+        gathered before rows that use them, and its gradients are summed and divided after its last
+        row. The program ends the step, with a norm and an overflow of all stages where norm_group
+        of the cdp_fsdp_desc has all ranks:
+
+            .shards = {f, first_unit, unit_count,
+                cdp_fsdp_need, cdp_fsdp_done, cdp_fsdp_ready, cdp_fsdp_abort}
+            st = cdp_pipeline_step(pipeline);
+            if (st == CDP_OK) st = cdp_fsdp_backward_end(f, loss_scale, &info);
+            if (st == CDP_OK) st = cdp_fsdp_step(f);
+
+        Inside a stage callbacks may cut tensors further, over a group that is in .groups: rank k of
+        it in one stage sends to rank k of the next one, so there are as many pipelines as it has
+        ranks. A pipeline of CDP_PIPE_EVAL takes the same stages: it gathers and reduces nothing
+        else.
         The last micro-batch may have fewer samples: tensors have the same counts, of which the rest
         is not read; the loss of each micro-batch is weighed by its samples.
 
@@ -170,12 +189,12 @@
         dies, ends the step on all ranks: their errors name the stage, the action and the
         micro-batch. Of a rank that died nobody knows more than what it has sent: named is the first
         action that it is not known to have done. A step that fails aborts the groups of
-        .ddp, too, so that copies do not wait for it.
+        .ddp, .shards and .groups, too, so that their ranks do not wait for it.
 
     WHAT IS NOT THERE
-        Callbacks gather and reduce units of cdp_fsdp.h (.first, .last). Nothing travels before a
-        row has ended: a B hands on its gradient as a whole (take I and W). Callbacks have one
-        thread: a pair does not overlap by itself.
+        Nothing travels before a row has ended: a B hands on its gradient as a whole (take I and W).
+        Callbacks have one thread: a pair does not overlap by itself. Weights in .shards are not
+        tied, and frames (cdp_pipeline_start) do not take them.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -411,6 +430,8 @@ CDP_API uint64_t cdp_schedule_draw(const cdp_schedule *schedule, const cdp_pipe_
 
 /* ---- >>pipeline/driver_api: runs a schedule: callbacks compute, messages travel between stages  */
 
+struct cdp_fsdp;
+
 /* A tensor that goes from a stage to the next one, and its gradient back: the same of each
    micro-batch. */
 typedef struct cdp_pipe_edge {
@@ -453,6 +474,22 @@ typedef struct cdp_pipe_tied {
     cdp_dtype dtype;
 } cdp_pipe_tied;
 
+/* Weights of a stage that are divided over ranks: units of a cdp_fsdp, and the functions of
+   cdp_fsdp.h, or others that do the same:
+       {fsdp, 0, 2, cdp_fsdp_need, cdp_fsdp_done, cdp_fsdp_ready, cdp_fsdp_abort}
+   Rows of the stage that follow each other are a run. Before a run the pipeline calls `need` for
+   each unit, after it `done`; after the last row of the stage in a training step `ready`, the last
+   unit first. Backward adds to cdp_fsdp_grad(); the program ends the step as it does without a
+   pipeline, with cdp_fsdp_backward_end() and cdp_fsdp_step(). A step that fails calls `abort`. */
+typedef struct cdp_pipe_shards {
+    struct cdp_fsdp *fsdp;
+    uint32_t first_unit, unit_count; /* the units of this stage (default: none) */
+    cdp_status (*need)(struct cdp_fsdp *fsdp, uint32_t unit);
+    cdp_status (*done)(struct cdp_fsdp *fsdp, uint32_t unit);
+    cdp_status (*ready)(struct cdp_fsdp *fsdp, uint32_t unit);
+    void (*abort)(struct cdp_fsdp *fsdp, const char *reason);
+} cdp_pipe_shards;
+
 typedef struct cdp_pipe_stage {
     const cdp_pipe_edge *in, *out; /* the first stage has no in, the last one no out */
     uint32_t in_count, out_count;
@@ -479,6 +516,13 @@ typedef struct cdp_pipe_stage {
        both have the same memory (default: none) */
     const cdp_pipe_tied *tied;
     uint32_t tied_count;
+    /* Weights that ranks of copies of the stage divide among them. Tied gradients and those of .ddp
+       are of other weights (default: all weights are here) */
+    cdp_pipe_shards shards;
+    /* Groups that callbacks use, as of tensor parallel ranks; read when a step fails, which aborts
+       them, so that their ranks do not wait for this one (default: none) */
+    cdp_group *const *groups;
+    uint32_t group_count;
     void *user;
 } cdp_pipe_stage;
 
@@ -512,13 +556,15 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline);
    Errors: what a callback returned (the text names stage, action and micro-batch, on all ranks);
    or the group's failure: the text adds for which action this rank waits, and of a rank that is to
    blame the first action that it is not known to have done. TIMEOUT: the deadline of the step; the
-   group is broken. STATE: a step is being polled. */
+   group is broken. STATE: a step is being polled. A step that fails aborts the groups of .ddp,
+   .shards and .groups, too. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline);
 
 #ifndef CDP_NO_FRAMES
 /* The same for a program that must not block: start, then poll until it does not return PENDING.
    Communication advances for at most `budget_us` in a call, and rows run for which all is there:
-   callbacks take their time on top. Errors: as above. */
+   callbacks take their time on top. Errors: as above; UNSUPPORTED of start: a stage has .shards,
+   whose `need` waits for other ranks. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us);
 #endif
@@ -2765,13 +2811,27 @@ CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, 
     cdp__pipe_free(p->os, known);
 }
 
+/* What an abort was about, without the groups that it has come through. */
+CDP__PRIVATE const char *cdp__pipe_reason(const char *text) {
+    static const char mark[] = "aborted: ";
+    const char *reason = text;
+    for (; *text; ++text)
+        if (!strncmp(text, mark, sizeof mark - 1)) reason = text + sizeof mark - 1;
+    return reason;
+}
+
 /* Ranks that wait for this one in the other groups of the step are told why it does not come. */
 CDP__PRIVATE void cdp__pipe_abort_others(cdp_pipeline *p, const char *why) {
     if (p->tie) cdp_group_abort(p->tie, why);
+    for (uint32_t i = 0; i < p->stage_count; ++i) {
+        const cdp_pipe_stage *s = &p->stages[i];
+        if (s->shards.unit_count) s->shards.abort(s->shards.fsdp, why);
+        for (uint32_t k = 0; k < s->group_count; ++k)
+            cdp_group_abort(s->groups[k], why);
 #ifndef CDP_NO_DDP
-    for (uint32_t i = 0; i < p->stage_count && !p->table->forward_only; ++i)
-        if (p->stages[i].ddp) cdp_group_abort(cdp_ddp_group(p->stages[i].ddp), why);
+        if (s->ddp && !p->table->forward_only) cdp_group_abort(cdp_ddp_group(s->ddp), why);
 #endif
+    }
 }
 
 /* Communication has failed while this rank was at a row. */
@@ -2790,7 +2850,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status s
         cdp__text_add(&text, "after its last row");
     }
     if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
-    cdp__pipe_abort_others(p, was.text);
+    cdp__pipe_abort_others(p, cdp__pipe_reason(was.text));
     return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
 }
 
@@ -2800,14 +2860,19 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
     const cdp_error was = *cdp_last_error();
     char room[200];
     cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
+    const char *const why = cdp__pipe_reason(was.text);
+    const bool told = was.status == st && why != was.text; /* another one has failed */
+    const uint32_t world = cdp_world_rank_of(p->desc.group, p->rank);
+    cdp__text_add(&text, "stage %u on rank %u ", (unsigned)a->stage, p->rank);
+    if (world != p->rank) cdp__text_add(&text, "(of the job: %u) ", world);
+    cdp__text_add(&text, "failed in ");
     cdp__pipe_add_act(&text, a);
     cdp__text_add(
-        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
+        &text, ", micro-batch %u: %s", a->micro, was.status == st ? why : cdp_status_name(st));
     p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    cdp__pipe_abort_others(p, room);
-    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
+    cdp_group_abort(p->desc.group, told ? why : room);
+    cdp__pipe_abort_others(p, told ? why : room);
+    return cdp_error_set(st, was.status == st ? was.peer : -1, 0, "cdp_pipeline_step: %s", room);
 }
 
 CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
@@ -3026,6 +3091,66 @@ CDP_API cdp_status cdp_pipeline_losses(cdp_pipeline *pipeline, double *each, dou
     return st;
 }
 
+/* ---- >>pipeline/shards: weights of stages that are divided over ranks ------------------------ */
+
+/* Knows: which rows of this rank follow each other on one stage. Promises: ranks with equal
+   schedules make equal calls in one order; weights are here from the first row of such a run until
+   its last one. */
+
+CDP__PRIVATE cdp_status cdp__pipe_check_shards(const cdp_pipe_stage *s, uint32_t stage) {
+    const cdp_pipe_shards *k = &s->shards;
+    const char *lacks = NULL;
+    if (!k->unit_count) return CDP_OK;
+    if (!k->fsdp) lacks = "fsdp";
+    if (!k->need) lacks = "need";
+    if (!k->done) lacks = "done";
+    if (!k->ready) lacks = "ready";
+    if (!k->abort) lacks = "abort";
+    if (!lacks) return CDP_OK;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "cdp_pipeline_create: stage %u has .shards.unit_count %u and lacks .shards.%s", stage,
+        k->unit_count, lacks);
+}
+
+CDP__PRIVATE bool cdp__pipe_has_shards(const cdp_pipeline *p) {
+    for (uint32_t i = 0; i < p->stage_count; ++i)
+        if (p->stages[i].shards.unit_count) return true;
+    return false;
+}
+
+/* Is there a row beside this one, `step` rows on, of the same stage? */
+CDP__PRIVATE bool cdp__pipe_goes_on(const cdp_pipeline *p, uint64_t row, int step) {
+    const uint64_t other = step < 0 ? row - 1 : row + 1;
+    if (step < 0 ? !row : other == p->rows) return false;
+    return cdp__pipe_row(p, other)->stage == cdp__pipe_row(p, row)->stage;
+}
+
+/* Before a row: the weights of its stage are here. */
+CDP__PRIVATE cdp_status cdp__pipe_unshard(cdp_pipeline *p, uint64_t row) {
+    const cdp_act *a = cdp__pipe_row(p, row);
+    const cdp_pipe_shards *k = &p->stages[p->nth[a->stage]].shards;
+    if (cdp__pipe_goes_on(p, row, -1)) return CDP_OK;
+    for (uint32_t i = 0; i < k->unit_count; ++i) {
+        const cdp_status st = k->need(k->fsdp, k->first_unit + i);
+        if (st != CDP_OK) return cdp__pipe_threw(p, a, st);
+    }
+    return CDP_OK;
+}
+
+/* After a row: its weights may go, and complete gradients leave, those of the last unit first. */
+CDP__PRIVATE cdp_status cdp__pipe_reshard(cdp_pipeline *p, uint64_t row) {
+    const cdp_act *a = cdp__pipe_row(p, row);
+    const cdp_pipe_shards *k = &p->stages[p->nth[a->stage]].shards;
+    const bool complete = p->turns[2 * p->nth[a->stage] + 1] == row && !p->table->forward_only;
+    if (cdp__pipe_goes_on(p, row, 1)) return CDP_OK;
+    for (uint32_t i = k->unit_count; i-- > 0;) {
+        const uint32_t unit = k->first_unit + i;
+        const cdp_status st = complete ? k->ready(k->fsdp, unit) : k->done(k->fsdp, unit);
+        if (st != CDP_OK) return cdp__pipe_threw(p, a, st);
+    }
+    return CDP_OK;
+}
+
 /* ---- >>pipeline/driver: a step: rows of this rank, one after the other ----------------------- */
 
 /* Knows: callbacks, memory of tensors, sends and receives. Promises: a send never stops a row;
@@ -3144,7 +3269,7 @@ CDP__PRIVATE cdp_status cdp__pipe_check_stage(
                 "cdp_pipeline_create: a tensor of stage %u has dtype %d and %llu elements", stage,
                 (int)e->dtype, (unsigned long long)e->count);
     }
-    return CDP_OK;
+    return cdp__pipe_check_shards(s, stage);
 }
 
 CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
@@ -3378,12 +3503,15 @@ CDP__PRIVATE cdp_status cdp__pipe_advance(cdp_pipeline *p, bool wait) {
     const uint32_t width = cdp__pipe_width(cdp__pipe_row(p, p->at));
     cdp_status st = cdp__pipe_post_rows(p, width);
     for (uint32_t i = 0; i < width && st == CDP_OK; ++i)
+        st = cdp__pipe_unshard(p, p->at + i);
+    for (uint32_t i = 0; i < width && st == CDP_OK; ++i)
         st = cdp__pipe_wait_row(p, p->receives, p->at + i, wait);
     for (uint32_t i = 0; i < width && st == CDP_OK; ++i) {
         st = cdp__pipe_compute(p, p->at + i);
         if (st != CDP_OK) return st;
         st = cdp__pipe_start(p, p->at + i, false);
         if (st != CDP_OK) return cdp__pipe_failed(p, st);
+        st = cdp__pipe_reshard(p, p->at + i);
     }
     if (st == CDP_OK) p->at += width;
     return st;
@@ -3432,6 +3560,12 @@ CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline) {
 
 #ifndef CDP_NO_FRAMES
 CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline) {
+    const cdp_status st = cdp__pipe_alive(pipeline, "cdp_pipeline_start");
+    if (st != CDP_OK) return st;
+    if (cdp__pipe_has_shards(pipeline))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_pipeline_start: a stage has .shards, whose gathers wait for other ranks; call "
+            "cdp_pipeline_step");
     return cdp__pipe_begin(pipeline, "cdp_pipeline_start");
 }
 

@@ -95,6 +95,9 @@
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
         go on when ranks die or join                       desc.copies, cdp_fsdp_rebind
+        tell the others that this rank does not go on      cdp_fsdp_abort
+        divide the weights of stages of a pipeline         .shards of cdp_pipe_stage, see
+                                                           cdp_pipeline.h
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group

@@ -59,6 +59,8 @@
         know where to keep a micro-batch's activations     .slot of cdp_pipe_micro
         know when a stage's gradients are complete         .last of cdp_pipe_micro
         reduce them over data-parallel copies              .ddp of cdp_pipe_stage
+        divide a stage's weights over its copies           .shards of cdp_pipe_stage, cdp_fsdp.h
+        use other groups in callbacks (tensor parallel)    .groups of cdp_pipe_stage
         tie embeddings of the first and the last stage     .tied of cdp_pipe_stage
         have the loss on all ranks                         .loss of cdp_pipe_micro,
                                                            cdp_pipeline_losses
@@ -82,6 +84,8 @@
         scale_grads                            none: multiply the loss by 1 / m, or by the share of
                                                samples, also where the last micro-batch is smaller
         DDP of each stage, no_sync                .ddp: only the last backward reduces
+        fully_shard of each stage; UNSHARD,       .shards: gathered before a run of rows of the
+            RESHARD, REDUCE_GRAD                      stage, freed after it, reduced after its last
         Differences: shapes are given, not sent, and compared at creation; nothing is pickled.
 
     SCHEDULES
@@ -129,6 +133,21 @@
         compute. Then .tied gradients of the first and the last stage become their sum. Both are
         complete when the step ends. Then clip: cdp_grads_norm() on the group of the pipeline, where
         all ranks list the gradients of all stages; of tied ones the last stage sets .copy.
+        A stage with .shards has its weights divided over its copies by cdp_fsdp.h: they are
+        gathered before rows that use them, and its gradients are summed and divided after its last
+        row. The program ends the step, with a norm and an overflow of all stages where norm_group
+        of the cdp_fsdp_desc has all ranks:
+
+            .shards = {f, first_unit, unit_count,
+                cdp_fsdp_need, cdp_fsdp_done, cdp_fsdp_ready, cdp_fsdp_abort}
+            st = cdp_pipeline_step(pipeline);
+            if (st == CDP_OK) st = cdp_fsdp_backward_end(f, loss_scale, &info);
+            if (st == CDP_OK) st = cdp_fsdp_step(f);
+
+        Inside a stage callbacks may cut tensors further, over a group that is in .groups: rank k of
+        it in one stage sends to rank k of the next one, so there are as many pipelines as it has
+        ranks. A pipeline of CDP_PIPE_EVAL takes the same stages: it gathers and reduces nothing
+        else.
         The last micro-batch may have fewer samples: tensors have the same counts, of which the rest
         is not read; the loss of each micro-batch is weighed by its samples.
 
@@ -168,12 +187,12 @@
         dies, ends the step on all ranks: their errors name the stage, the action and the
         micro-batch. Of a rank that died nobody knows more than what it has sent: named is the first
         action that it is not known to have done. A step that fails aborts the groups of
-        .ddp, too, so that copies do not wait for it.
+        .ddp, .shards and .groups, too, so that their ranks do not wait for it.
 
     WHAT IS NOT THERE
-        Callbacks gather and reduce units of cdp_fsdp.h (.first, .last). Nothing travels before a
-        row has ended: a B hands on its gradient as a whole (take I and W). Callbacks have one
-        thread: a pair does not overlap by itself.
+        Nothing travels before a row has ended: a B hands on its gradient as a whole (take I and W).
+        Callbacks have one thread: a pair does not overlap by itself. Weights in .shards are not
+        tied, and frames (cdp_pipeline_start) do not take them.
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #include "cdp.h"
@@ -220,6 +239,7 @@ extern "C" {
 #include "pipeline/meet.h"
 #include "pipeline/state.h"
 #include "pipeline/reduce.h"
+#include "pipeline/shards.h"
 #include "pipeline/driver.h"
 #include "pipeline/clocks.h"
 

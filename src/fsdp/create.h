@@ -426,6 +426,18 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
     cdp__fsdp_free(f, f);
 }
 
+CDP_API void cdp_fsdp_abort(cdp_fsdp *f, const char *reason) {
+    cdp_group *groups[5];
+    if (!f || cdp__ended(f)) return;
+    groups[0] = f->gathers;
+    groups[1] = f->reductions;
+    groups[2] = f->replicas;
+    groups[3] = f->norms;
+    groups[4] = f->buddies;
+    for (uint32_t i = 0; i < 5; ++i)
+        if (groups[i]) cdp_group_abort(groups[i], reason);
+}
+
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {
     cdp_group *gathers;
     if (!f || cdp__ended(f)) return;

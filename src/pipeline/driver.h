@@ -24,6 +24,7 @@
 #include "places.h"
 #include "state.h"
 #include "reduce.h"
+#include "shards.h"
 #include "meet.h"
 
 #define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
@@ -139,7 +140,7 @@ CDP__PRIVATE cdp_status cdp__pipe_check_stage(
                 "cdp_pipeline_create: a tensor of stage %u has dtype %d and %llu elements", stage,
                 (int)e->dtype, (unsigned long long)e->count);
     }
-    return CDP_OK;
+    return cdp__pipe_check_shards(s, stage);
 }
 
 CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
@@ -373,12 +374,15 @@ CDP__PRIVATE cdp_status cdp__pipe_advance(cdp_pipeline *p, bool wait) {
     const uint32_t width = cdp__pipe_width(cdp__pipe_row(p, p->at));
     cdp_status st = cdp__pipe_post_rows(p, width);
     for (uint32_t i = 0; i < width && st == CDP_OK; ++i)
+        st = cdp__pipe_unshard(p, p->at + i);
+    for (uint32_t i = 0; i < width && st == CDP_OK; ++i)
         st = cdp__pipe_wait_row(p, p->receives, p->at + i, wait);
     for (uint32_t i = 0; i < width && st == CDP_OK; ++i) {
         st = cdp__pipe_compute(p, p->at + i);
         if (st != CDP_OK) return st;
         st = cdp__pipe_start(p, p->at + i, false);
         if (st != CDP_OK) return cdp__pipe_failed(p, st);
+        st = cdp__pipe_reshard(p, p->at + i);
     }
     if (st == CDP_OK) p->at += width;
     return st;
@@ -427,6 +431,12 @@ CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline) {
 
 #ifndef CDP_NO_FRAMES
 CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline) {
+    const cdp_status st = cdp__pipe_alive(pipeline, "cdp_pipeline_start");
+    if (st != CDP_OK) return st;
+    if (cdp__pipe_has_shards(pipeline))
+        return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
+            "cdp_pipeline_start: a stage has .shards, whose gathers wait for other ranks; call "
+            "cdp_pipeline_step");
     return cdp__pipe_begin(pipeline, "cdp_pipeline_start");
 }
 

@@ -9,6 +9,8 @@
 #include "../ddp/ddp_api.h"
 #include "schedule_api.h"
 
+struct cdp_fsdp;
+
 /* A tensor that goes from a stage to the next one, and its gradient back: the same of each
    micro-batch. */
 typedef struct cdp_pipe_edge {
@@ -51,6 +53,22 @@ typedef struct cdp_pipe_tied {
     cdp_dtype dtype;
 } cdp_pipe_tied;
 
+/* Weights of a stage that are divided over ranks: units of a cdp_fsdp, and the functions of
+   cdp_fsdp.h, or others that do the same:
+       {fsdp, 0, 2, cdp_fsdp_need, cdp_fsdp_done, cdp_fsdp_ready, cdp_fsdp_abort}
+   Rows of the stage that follow each other are a run. Before a run the pipeline calls `need` for
+   each unit, after it `done`; after the last row of the stage in a training step `ready`, the last
+   unit first. Backward adds to cdp_fsdp_grad(); the program ends the step as it does without a
+   pipeline, with cdp_fsdp_backward_end() and cdp_fsdp_step(). A step that fails calls `abort`. */
+typedef struct cdp_pipe_shards {
+    struct cdp_fsdp *fsdp;
+    uint32_t first_unit, unit_count; /* the units of this stage (default: none) */
+    cdp_status (*need)(struct cdp_fsdp *fsdp, uint32_t unit);
+    cdp_status (*done)(struct cdp_fsdp *fsdp, uint32_t unit);
+    cdp_status (*ready)(struct cdp_fsdp *fsdp, uint32_t unit);
+    void (*abort)(struct cdp_fsdp *fsdp, const char *reason);
+} cdp_pipe_shards;
+
 typedef struct cdp_pipe_stage {
     const cdp_pipe_edge *in, *out; /* the first stage has no in, the last one no out */
     uint32_t in_count, out_count;
@@ -77,6 +95,13 @@ typedef struct cdp_pipe_stage {
        both have the same memory (default: none) */
     const cdp_pipe_tied *tied;
     uint32_t tied_count;
+    /* Weights that ranks of copies of the stage divide among them. Tied gradients and those of .ddp
+       are of other weights (default: all weights are here) */
+    cdp_pipe_shards shards;
+    /* Groups that callbacks use, as of tensor parallel ranks; read when a step fails, which aborts
+       them, so that their ranks do not wait for this one (default: none) */
+    cdp_group *const *groups;
+    uint32_t group_count;
     void *user;
 } cdp_pipe_stage;
 
@@ -110,13 +135,15 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline);
    Errors: what a callback returned (the text names stage, action and micro-batch, on all ranks);
    or the group's failure: the text adds for which action this rank waits, and of a rank that is to
    blame the first action that it is not known to have done. TIMEOUT: the deadline of the step; the
-   group is broken. STATE: a step is being polled. */
+   group is broken. STATE: a step is being polled. A step that fails aborts the groups of .ddp,
+   .shards and .groups, too. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline);
 
 #ifndef CDP_NO_FRAMES
 /* The same for a program that must not block: start, then poll until it does not return PENDING.
    Communication advances for at most `budget_us` in a call, and rows run for which all is there:
-   callbacks take their time on top. Errors: as above. */
+   callbacks take their time on top. Errors: as above; UNSUPPORTED of start: a stage has .shards,
+   whose `need` waits for other ranks. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_start(cdp_pipeline *pipeline);
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_poll(cdp_pipeline *pipeline, uint32_t budget_us);
 #endif

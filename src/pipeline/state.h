@@ -72,13 +72,27 @@ CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, 
     cdp__pipe_free(p->os, known);
 }
 
+/* What an abort was about, without the groups that it has come through. */
+CDP__PRIVATE const char *cdp__pipe_reason(const char *text) {
+    static const char mark[] = "aborted: ";
+    const char *reason = text;
+    for (; *text; ++text)
+        if (!strncmp(text, mark, sizeof mark - 1)) reason = text + sizeof mark - 1;
+    return reason;
+}
+
 /* Ranks that wait for this one in the other groups of the step are told why it does not come. */
 CDP__PRIVATE void cdp__pipe_abort_others(cdp_pipeline *p, const char *why) {
     if (p->tie) cdp_group_abort(p->tie, why);
+    for (uint32_t i = 0; i < p->stage_count; ++i) {
+        const cdp_pipe_stage *s = &p->stages[i];
+        if (s->shards.unit_count) s->shards.abort(s->shards.fsdp, why);
+        for (uint32_t k = 0; k < s->group_count; ++k)
+            cdp_group_abort(s->groups[k], why);
 #ifndef CDP_NO_DDP
-    for (uint32_t i = 0; i < p->stage_count && !p->table->forward_only; ++i)
-        if (p->stages[i].ddp) cdp_group_abort(cdp_ddp_group(p->stages[i].ddp), why);
+        if (s->ddp && !p->table->forward_only) cdp_group_abort(cdp_ddp_group(s->ddp), why);
 #endif
+    }
 }
 
 /* Communication has failed while this rank was at a row. */
@@ -97,7 +111,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status s
         cdp__text_add(&text, "after its last row");
     }
     if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
-    cdp__pipe_abort_others(p, was.text);
+    cdp__pipe_abort_others(p, cdp__pipe_reason(was.text));
     return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
 }
 
@@ -107,14 +121,19 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
     const cdp_error was = *cdp_last_error();
     char room[200];
     cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "stage %u on rank %u failed in ", (unsigned)a->stage, p->rank);
+    const char *const why = cdp__pipe_reason(was.text);
+    const bool told = was.status == st && why != was.text; /* another one has failed */
+    const uint32_t world = cdp_world_rank_of(p->desc.group, p->rank);
+    cdp__text_add(&text, "stage %u on rank %u ", (unsigned)a->stage, p->rank);
+    if (world != p->rank) cdp__text_add(&text, "(of the job: %u) ", world);
+    cdp__text_add(&text, "failed in ");
     cdp__pipe_add_act(&text, a);
     cdp__text_add(
-        &text, ", micro-batch %u: %s", a->micro, was.status == st ? was.text : cdp_status_name(st));
+        &text, ", micro-batch %u: %s", a->micro, was.status == st ? why : cdp_status_name(st));
     p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    cdp__pipe_abort_others(p, room);
-    return cdp_error_set(st, -1, 0, "cdp_pipeline_step: %s", room);
+    cdp_group_abort(p->desc.group, told ? why : room);
+    cdp__pipe_abort_others(p, told ? why : room);
+    return cdp_error_set(st, was.status == st ? was.peer : -1, 0, "cdp_pipeline_step: %s", room);
 }
 
 CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
