@@ -1,7 +1,7 @@
 /*  text_model.h - a small transformer that predicts the next byte of a text, written out by hand
 
     03_train_text.c (DDP), 11_pipeline.c (stages), 21_elastic.c (ranks die and join),
-    23_slow_network.c (few bytes) and 24_fsdp.c (shards) train it.
+    23_slow_network.c (few bytes) and 24_fsdp.c (shards) train it; 26_gpt2.c has its layers.
     Include it after a header of cdp. Only gradient_done() calls cdp for the sake of training;
     everything else is what a program has before it is given several ranks.
 
@@ -48,7 +48,9 @@ typedef float real;
 #define REAL_SQRT sqrtf
 #endif
 
+#ifndef VOCABULARY
 #define VOCABULARY 256u /* a token is a byte */
+#endif
 
 /* ---- >>tools --------------------------------------------------------------------------------- */
 
@@ -72,7 +74,7 @@ __attribute__((format(printf, 2, 3))) static bool because(reason *why, const cha
 }
 
 /* Launchers show the last reason that a rank has recorded. */
-static void complain(const reason *why) {
+static inline void complain(const reason *why) {
     fprintf(stderr, "train_text: %s\n", why->text);
     (void)cdp_error_record_from_env(why->text);
 }
@@ -389,7 +391,7 @@ static bool corpus_split(corpus *c, uint64_t context, reason *why) {
     return true;
 }
 
-static bool corpus_gather(
+static inline bool corpus_gather(
     corpus *c, char **paths, int count, const char *program, uint64_t context, reason *why) {
     bool ok = count > 0 || corpus_add_repository(c, program, why);
     for (int i = 0; ok && i < count; ++i)
@@ -397,7 +399,7 @@ static bool corpus_gather(
     return ok && corpus_split(c, context, why);
 }
 
-static void corpus_free(corpus *c) {
+static inline void corpus_free(corpus *c) {
     free(c->all.at);
     free(c->train);
     free(c->held);
@@ -624,7 +626,7 @@ static void model_reserve(model *m) {
     m->square = need_reals(m->context * m->context);
 }
 
-static void model_create(model *m, uint64_t layers, uint64_t width, uint64_t heads,
+static inline void model_create(model *m, uint64_t layers, uint64_t width, uint64_t heads,
     uint64_t context, uint64_t sequences) {
     *m = (model){.layers = layers,
         .width = width,
@@ -883,7 +885,7 @@ static void head_forward(model *m, uint64_t sequences) {
         weight_of(m, last_param(m, LAST_HEAD)), false);
 }
 
-static void model_forward(model *m, const uint8_t *bytes, uint64_t sequences) {
+static inline void model_forward(model *m, const uint8_t *bytes, uint64_t sequences) {
     embed(m, bytes, sequences);
     blocks_forward(m, sequences);
     head_forward(m, sequences);
@@ -891,7 +893,7 @@ static void model_forward(model *m, const uint8_t *bytes, uint64_t sequences) {
 
 /* The sum over all rows of -log2 p(target): bits. The logits become their own gradient, times
    `scale`. */
-static double model_loss(model *m, const uint8_t *targets, uint64_t sequences, real scale) {
+static inline double model_loss(model *m, const uint8_t *targets, uint64_t sequences, real scale) {
     double bits = 0;
     for (size_t r = 0; r < sequences * m->context; ++r) {
         real *row = m->logits + r * VOCABULARY, top = row[0], sum = 0;
@@ -982,7 +984,7 @@ static void embed_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
 
 /* After model_forward() and model_loss(): adds to the gradients of all parameters, last layer
    first. */
-static void model_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
+static inline void model_backward(model *m, const uint8_t *bytes, uint64_t sequences) {
     head_backward(m, sequences);
     blocks_backward(m, sequences);
     embed_backward(m, bytes, sequences);
@@ -1034,7 +1036,8 @@ static inline void adam(const plan *p, uint64_t step, real *restrict value,
 
 /* DDP, place 2: sequence number `index` of the global batch of a step begins here, whoever takes
    it. */
-static uint64_t sequence_start(const plan *p, const corpus *text, uint64_t step, uint64_t index) {
+static inline uint64_t sequence_start(
+    const plan *p, const corpus *text, uint64_t step, uint64_t index) {
     return draw(p->seed ^ 0x7465787473657175u, step, index) % (text->train_bytes - p->context);
 }
 

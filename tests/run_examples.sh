@@ -39,6 +39,7 @@ example 06_compress '  learned' 8 "$build/06_compress"
 example 07_trace 'rank [0-3] wrote .*(json|svg)|^\[0\] (wrote .*/step.svg|job: +\{"step":|rank 2 was the last one|no rank was)' 12 "$build/07_trace" "$tmp" 4 2
 example 23_slow_network 'DiLoCo: [0-9.]+ bits per byte .* 31 times fewer' 1 "$build/23_slow_network" '' 16 4 cdp_store.h 8
 example 24_fsdp 'all checks passed' 1 "$build/24_fsdp" --steps 6 --layers 2 --width 16 cdp.h
+example 26_gpt2 'of all differ by [0-9.]+e-|all checks passed' 2 "$build/26_gpt2" --steps 2 --layers 2 --width 16 --heads 2 --context 8
 example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --steps 12 --layers 2
 # Starts its four workers itself; one kills itself, and all start again.
 if [ -x "$build/25_launch" ]; then
