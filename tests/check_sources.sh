@@ -34,6 +34,7 @@ planted_formats     directives that were made up are found
 planted_claims      claims that were made up are found
 planted_named_tests names of tests that were made up are found
 planted_platforms   systems that were made up are found in the table of platforms
+planted_coming_from items that were made up are found in the table of what PyTorch has
 heads               files of src/ begin with their name and title, and say what they know and promise
 lengths             files of src/ have at most 650 lines
 functions           functions of src/ and of examples have at most 60 lines
@@ -65,7 +66,8 @@ rpc_scenarios       scenarios of remote calls have the tests that rpc_scenarios.
 elastic_scenarios   scenarios of elastic jobs have the tests that elastic_scenarios.txt names
 claims              what README and manuals claim is shown by what tests/claims.txt names
 named_tests         CONTRIBUTING.md and tests/README.md name tests that exist
-platforms           the table of platforms has the systems that make platforms compiles for'
+platforms           the table of platforms has the systems that make platforms compiles for
+coming_from         the table of what PyTorch has names functions, options and tests that exist'
 
 passed=0 failed=0
 while read -r rule says; do

@@ -182,3 +182,106 @@ END
 }
 # shellcheck disable=SC2086
 rule_formats() { formats $PARTS; }
+
+# ---- what docs/COMING-FROM-PYTORCH.md names exists: functions, constants, members, options; tests; and they belong together ----
+
+# "KIND:NAME FILE" of each test that the third column may name.
+evidence_files() {
+    local script
+    grep -oE '^TEST\([a-z_0-9]*' tests/*/*.c | sed 's/\(.*\):TEST(\(.*\)/\2 \1/'
+    ls tests/sim/scripts/*.txt | sed 's/\(.*\/\(.*\)[.]txt\)/script:\2 \1/'
+    script=tests/procs/test_cdprun.sh
+    {
+        grep -oE '(^|[;{] *)(check|has) "?[a-z][-a-z0-9]*' $script | sed 's/.*[ "]//'
+        sed -n 's/^usage \([-a-z0-9]*\).*/usage-\1/p' $script
+        sed -n 's/^for o in \(--.*\); do usage "refused.*/\1/p' $script | tr ' ' '\n' | sed 's/^/refused/'
+    } | sed "s|.*|cdprun:& $script|"
+}
+coming_from() { # PAGE
+    cat src/*/*_api.h | grep -oE '\b(cdp|CDP)_[A-Za-z0-9_]+' | sort -u > "$work/api_names"
+    cat src/*/*_api.h | sed 's|/[*].*[*]/||' | grep -oE '\b[a-z_0-9]+(\[[^]]*\])?[,;]|[(][*][a-z_0-9]+[)]' | grep -oE '[a-z_][a-z_0-9]*' | sort -u > "$work/api_members"
+    evidence_files > "$work/evidence_files"
+    sed -n 's/^    {"\(-[^"]*\)".*/\1/p' tools/cdprun_options.h | tr ' ' '\n' > "$work/option_names"
+    awk -F '|' -v page="$1" -v work="$work" '
+        function load(file, into,   line, part) { while ((getline line < file) > 0) { split(line, part, " "); into[part[1]] = into[part[1]] " " (part[2] != "" ? part[2] : 1) } close(file) }
+        function text_of(file,   line, all) {
+            if (file in texts) return texts[file]
+            while ((getline line < file) > 0) all = all "\n" line
+            close(file); return texts[file] = all
+        }
+        function rig_of(file,   text, folder, all, other) { # what stands in headers that a test includes from its folder
+            if (file in rigs) return rigs[file]
+            text = text_of(file); folder = file; sub(/[^\/]*$/, "", folder)
+            while (match(text, /#include "[a-z_]+[.]h"/)) {
+                other = folder substr(text, RSTART + 10, RLENGTH - 11)
+                text = substr(text, RSTART + RLENGTH); all = all text_of(other)
+            }
+            return rigs[file] = all
+        }
+        function bad(what) { print page ":" FNR ": " what }
+        function exists(word) {
+            if (word ~ /^file:/) return text_of(substr(word, 6)) != ""
+            if (word ~ /^(cdp|CDP)_/) return word in api || index(variables, " " word " ")
+            if (word ~ /^[.]/) return substr(word, 2) in member
+            if (word ~ /^--/) return word in option
+            return 1 # a word of another world
+        }
+        function together(   i, k, n, list) {
+            for (i = 1; i <= files; ++i) for (k = 1; k <= names; ++k) {
+                word = name[k]; sub(/^[.]/, "", word)
+                if (word ~ /^--/) { gsub(/-/, "[-_]", word); if (text_of(file[i]) ~ word) return 1 }
+                if (index(text_of(file[i]), word) || index(rig_of(file[i]), word)) return 1
+            }
+            return 0
+        }
+        BEGIN {
+            load(work "/api_names", api); load(work "/api_members", member); load(work "/option_names", option); load(work "/evidence_files", test)
+            variables = " CDP_LOG_LEVEL CDP_TIMER_FILE CDP_JOB_KEY "
+        }
+        /^\| (PyTorch|---) / || !/^\|/ { next }
+        {
+            ++rows; names = files = 0
+            if (NF != 5) { bad("not three columns"); next }
+            if (seen[$2]++) bad("a second row for" $2)
+            rest = $3
+            while (match(rest, /`[^`]+`/)) {
+                word = substr(rest, RSTART + 1, RLENGTH - 2); rest = substr(rest, RSTART + RLENGTH)
+                if (!exists(word)) bad("there is no " word)
+                if (word ~ /^((cdp|CDP)_|[.]|--|cdprun)/) name[++names] = word
+            }
+            rest = $4
+            while (match(rest, /`[^`]+`/)) {
+                word = substr(rest, RSTART + 1, RLENGTH - 2); rest = substr(rest, RSTART + RLENGTH)
+                if (word ~ /^file:/ && text_of(substr(word, 6)) != "") { file[++files] = substr(word, 6); continue }
+                if (!(word in test)) { bad("there is no test " word); continue }
+                n = split(test[word], list, " ")
+                for (k = 1; k <= n; ++k) file[++files] = list[k]
+            }
+            if ($3 ~ /^ none/) { if ($3 !~ /^ none( yet)?: [^ ]/) bad("no reason for" $2); next }
+            if (files == 0) bad("no test for" $2)
+            else if (names > 0 && !together()) bad("no file with these tests uses a name of" $3)
+        }
+        END { if (rows < 267) print page ": only " rows + 0 " items" }' "$1"
+}
+rule_planted_coming_from() {
+    {
+        for ((i = 0; i < 267; ++i)); do echo "| item $i | none: it is made up | |"; done
+        echo '| a | `cdp_does_not_exist` | `table` |'
+        echo '| b | `cdp_store_set` | `nobody_tests_this` |'
+        echo '| c | `.not_a_member` of `cdp_group_desc` | `table_on_7_ranks` |'
+        echo '| d | none | |'
+        echo '| e | `--no-such-option` | `cdprun:tee` |'
+        echo '| f | `cdp_fsdp_create` | `formatter_equals_printf` |'
+        echo '| f | `cdp_store_set` | `table` |'
+    } > "$work/false_items.md"
+    coming_from "$work/false_items.md" > "$work/found"
+    for what in 'no cdp_does_not_exist' 'no test nobody_tests_this' 'no test for b' 'no .not_a_member' 'no reason for d' \
+        'no --no-such-option' 'uses a name of `cdp_fsdp_create`' 'second row for f'; do
+        tr -s ' ' < "$work/found" | grep -qF "$what" || echo "not found: $what"
+    done
+}
+rule_coming_from() {
+    coming_from docs/COMING-FROM-PYTORCH.md
+    sed -n 's/^    {"\([^"]*\)".*\(TORCHRUN\|NO_EFFECT\|NOT_TAKEN\).*/\1/p' tools/cdprun_options.h | tr ' ' '\n' | grep -E '^--' | grep -vE '^--(help|version)$' |
+        while read -r o; do grep -qF -- "\`$o" docs/COMING-FROM-PYTORCH.md || echo "docs/COMING-FROM-PYTORCH.md: no row for $o"; done
+}
