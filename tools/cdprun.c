@@ -81,6 +81,17 @@
 static long processor_count(void) {
     return sysconf(_SC_NPROCESSORS_ONLN);
 }
+
+/* Device files of NVIDIA, whose numbers may have gaps in a container. */
+static int gpu_files(void) {
+    int count = 0;
+    for (int i = 0; i < 256; ++i) {
+        char path[32];
+        snprintf(path, sizeof path, "/dev/nvidia%d", i);
+        count += access(path, F_OK) == 0;
+    }
+    return count;
+}
 #include "cdprun_options.h"
 
 /* of --rdzv-endpoint, as torchrun's */
@@ -141,6 +152,22 @@ static void options_check_dynamic(const options *o) {
             o->stay ? "" : " (or --node-rank, for a fixed number of machines)");
     if (o->n > INT_MAX / o->max_nodes)
         usage_error("%d ranks on each of %d machines are too many", o->n, o->max_nodes);
+}
+
+/* The list of devices that the ranks of --virtual-local-rank share, one each. */
+static void options_devices(options *o) {
+    static const char name[] = "CUDA_VISIBLE_DEVICES=";
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    if (!o->virtual_rank) return;
+    for (int i = 0; i < o->env_count; ++i)
+        if (strncmp(o->env[i], name, sizeof name - 1) == 0) list = o->env[i] + sizeof name - 1;
+    if (list == NULL) return;
+    if (devices_in(list) < o->n)
+        usage_error("--virtual-local-rank: CUDA_VISIBLE_DEVICES names %d devices, but there are %d "
+                    "ranks here",
+            devices_in(list), o->n);
+    o->devices = strdup(list); /* the variable becomes that of each rank in turn */
+    if (o->devices == NULL) usage_error("out of memory");
 }
 
 static void options_check(const options *o) {
@@ -366,6 +393,7 @@ static options options_parse(int argc, char **argv) {
             || (o.nnodes > 1 && o.endpoint != NULL));
     options_settle(&o);
     options_check(&o);
+    options_devices(&o);
     if (!o.serve) options_python(&o, words);
     options_place(&o);
     options_key(&o);
@@ -825,6 +853,17 @@ static const char *error_path(const job *j, int local) {
 
 static void stay_place(const job *j, rank *r, cdp__launch_place *p);
 
+/* --virtual-local-rank: the one device that a rank sees. */
+static void env_device(const options *o, int local) {
+    const char *at = o->devices;
+    char text[256];
+    snprintf(text, sizeof text, "%d", local);
+    for (int i = 0; at != NULL && i < local; ++i)
+        at += strcspn(at, ",") + 1; /* options_devices() has counted */
+    if (at != NULL) snprintf(text, sizeof text, "%.*s", (int)strcspn(at, ","), at);
+    env_put(NULL, "CUDA_VISIBLE_DEVICES", text);
+}
+
 /* Before the fork: where there is a thread (see nodes), a child must not allocate. */
 static void env_rank(const job *j, int local) {
     const options *o = j->opts;
@@ -836,7 +875,7 @@ static void env_rank(const job *j, int local) {
     memset(&p, 0, sizeof p);
     p.rank = p.role_rank = (uint32_t)global_rank(j, local);
     p.world = p.role_world = (uint32_t)(o->n * o->nnodes);
-    p.local_rank = (uint32_t)local;
+    p.local_rank = o->virtual_rank ? 0 : (uint32_t)local;
     p.local_world = (uint32_t)o->n;
     p.node = (uint32_t)o->node_rank;
     p.nodes = (uint32_t)o->nnodes;
@@ -851,6 +890,7 @@ static void env_rank(const job *j, int local) {
     if (o->stay) stay_place(j, &j->ranks[local], &p);
     cdp__launch_place_common(&p, o->open ? NULL : o->key, threads);
     cdp__launch_variables(&p, env_put, NULL);
+    if (o->virtual_rank) env_device(o, local);
 }
 
 /* In the child. The keeper blocks all signals but SIGCHLD and changes no other action, so this

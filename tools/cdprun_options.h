@@ -70,6 +70,8 @@ typedef struct options {
     int64_t timeout, join_timeout;    /* ns; timeout 0: none                         */
     bool prefix, stdin_rank0;
     bool module, no_python;  /* -m; --no-python                             */
+    bool virtual_rank;       /* --virtual-local-rank                        */
+    const char *devices;     /* CUDA_VISIBLE_DEVICES of the ranks; NULL: it is not set */
     const char *shown_ranks; /* --local-ranks-filter; NULL: all             */
     unsigned char *shown;    /* per local rank: its output goes to the console */
     int color;
@@ -108,9 +110,28 @@ static int number_option(const char *name, const char *text, int min, int max) {
     return (int)value;
 }
 
+/* How many devices a list as that of CUDA_VISIBLE_DEVICES names: CUDA uses those before the first
+   that is no device, as "-1" is none. */
+static int devices_in(const char *list) {
+    int count = 0;
+    while (*list != '\0' && *list != '-' && *list != ',') {
+        ++count;
+        list += strcspn(list, ",");
+        list += *list == ',';
+    }
+    return count;
+}
+
 static int processes_option(const char *name, const char *text) {
-    if (strcmp(text, "gpu") == 0)
-        usage_error("%s gpu: cdprun does not count GPUs; give their number", name);
+    if (strcmp(text, "gpu") == 0) {
+        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+        const int gpus = visible != NULL ? devices_in(visible) : gpu_files();
+        if (gpus < 1)
+            usage_error("%s gpu: %s; give a number", name,
+                visible != NULL ? "CUDA_VISIBLE_DEVICES names none"
+                                : "there is no GPU of NVIDIA (/dev/nvidia0, ...)");
+        return gpus > MAX_RANKS ? MAX_RANKS : gpus;
+    }
     if (strcmp(text, "auto") != 0 && strcmp(text, "cpu") != 0)
         return number_option(name, text, 1, MAX_RANKS);
     const long processors = processor_count();
@@ -338,7 +359,7 @@ static void set_nothing(const setting *s) {
     (void)s;
 }
 static void set_refused(const setting *s) {
-    usage_error("torchrun's %s is not taken by cdprun", s->name);
+    usage_error("torchrun's %s is not taken by cdprun %s", s->name, s->row->help);
 }
 static void set_help(const setting *s);
 static void set_version(const setting *s) {
@@ -350,8 +371,8 @@ static void set_version(const setting *s) {
 static const option_row option_table[] = {
     {"-n -np --nproc-per-node", "N", START | WINDOWS, set_processes, 0, {0},
         "processes to start here: 1 to " TEXT_OF(
-            MAX_RANKS) ", or 'auto' or 'cpu' for one per processor (not "
-                       "torchrun's 'gpu')"},
+            MAX_RANKS) ", or 'auto' or 'cpu' for one per processor, 'gpu' for one per "
+                       "device of CUDA_VISIBLE_DEVICES, or without that of /dev/nvidia*"},
     {"--max-restarts", "R", START, set_number, AT(max_restarts), {0, 1000000},
         "start all ranks again, up to R times, when one of them fails (default: 0)"},
     {"--env", "NAME=VALUE", START | WINDOWS, set_env, 0, {0},
@@ -439,6 +460,9 @@ static const option_row option_table[] = {
         "variable PYTHON_EXEC, or python3), unless there is --no-python"},
     {"--no-python", NULL, TORCHRUN, set_true, AT(no_python), {0},
         "COMMAND is a program, whatever its name ends in"},
+    {"--virtual-local-rank", NULL, TORCHRUN, set_true, AT(virtual_rank), {0},
+        "LOCAL_RANK is 0 in every rank, and CUDA_VISIBLE_DEVICES names the one device that is its "
+        "own: that number of the list, where there was one"},
     {"-h --help", NULL, TORCHRUN | WINDOWS, set_help, 0, {0}, "print this text"},
     {"-V --version", NULL, TORCHRUN | WINDOWS, set_version, 0, {0}, "print the version"},
 
@@ -450,12 +474,16 @@ static const option_row option_table[] = {
     {"--signals-to-handle", "LIST", NO_EFFECT, set_signals, 0, {0},
         "(some of SIGTERM, SIGINT, SIGHUP, SIGQUIT)"},
 
-    {"--run-path", NULL, NOT_TAKEN, set_refused, 0, {0}, ""},
-    {"--logs-specs", "NAME", NOT_TAKEN, set_refused, 0, {0}, ""},
-    {"--numa-binding", "MODE", NOT_TAKEN, set_refused, 0, {0}, ""},
-    {"--virtual-local-rank", NULL, NOT_TAKEN, set_refused, 0, {0}, ""},
-    {"--duplicate-stdout-filters", "LIST", NOT_TAKEN, set_refused, 0, {0}, ""},
-    {"--duplicate-stderr-filters", "LIST", NOT_TAKEN, set_refused, 0, {0}, ""},
+    {"--run-path", NULL, NOT_TAKEN, set_refused, 0, {0},
+        "(it runs a script inside Python's own process: name the script as COMMAND)"},
+    {"--logs-specs", "NAME", NOT_TAKEN, set_refused, 0, {0},
+        "(it names a class of Python: use --log-dir, --redirects, --tee)"},
+    {"--numa-binding", "MODE", NOT_TAKEN, set_refused, 0, {0},
+        "(let COMMAND bind itself: sh -c 'exec numactl -N $LOCAL_RANK ./train')"},
+    {"--duplicate-stdout-filters", "LIST", NOT_TAKEN, set_refused, 0, {0},
+        "(search the files of --log-dir, for which --tee 1 keeps stdout)"},
+    {"--duplicate-stderr-filters", "LIST", NOT_TAKEN, set_refused, 0, {0},
+        "(search the files of --log-dir, for which --tee 2 keeps stderr)"},
 };
 
 #define OPTION_COUNT (sizeof option_table / sizeof option_table[0])
@@ -681,7 +709,7 @@ static void help_row(const option_row *row) {
 #ifndef _WIN32
 /* The options that do nothing here, in one paragraph. */
 static void help_list(const char *title, unsigned section) {
-    char text[1024];
+    char text[2048];
     size_t used = 0;
     for (size_t i = 0; i < OPTION_COUNT; ++i) {
         const option_row *row = &option_table[i];

@@ -31,6 +31,10 @@ enum {
 static long processor_count(void) {
     return (long)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
 }
+
+static int gpu_files(void) { /* there are none: -n gpu counts CUDA_VISIBLE_DEVICES */
+    return 0;
+}
 #include "cdprun_options.h"
 
 /* One output pipe of a rank, read by a thread of its own. */

@@ -478,6 +478,17 @@ check pet "$(PET_NPROC_PER_NODE=2 PET_MAX_RESTARTS=3 PET_ROLE=r PET_STANDALONE=1
 [1] 2 r 3[0] 1"
 check filter "$("$C" -n 3 --local-ranks-filter 0,2 sh -c 'echo $RANK' | sort)" "[0] 0
 [2] 2"
+check gpus "$(CUDA_VISIBLE_DEVICES=3,GPU-12ab,-1,0 "$C" -n gpu sh -c 'echo $LOCAL_RANK' | sort)" "[0] 0
+[1] 1"
+gpus=$(ls -d /dev/nvidia[0-9]* 2> /dev/null | wc -l)
+check gpu-files "$(unset CUDA_VISIBLE_DEVICES; "$C" --nproc-per-node gpu echo x 2>&1 | grep -c -e ' x$' -e 'there is no GPU')" "$((gpus > 0 ? gpus : 1))"
+own='echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES ${0}'
+check virtual-local-rank "$(unset CUDA_VISIBLE_DEVICES; "$C" -n 2 --no-prefix --virtual-local-rank sh -c "$own" '${local_rank}' | sort)" "0 0 0 0
+1 0 1 1"
+check virtual-local-rank-of-list "$(CUDA_VISIBLE_DEVICES=5,GPU-7,1 "$C" -n 2 --no-prefix --max-restarts 1 --virtual-local-rank sh -c "$own; exit "'$((1 - TORCHELASTIC_RESTART_COUNT))' x 2> /dev/null | sort -u)" "0 0 5 x
+1 0 GPU-7 x"
+check virtual-local-rank-of-env "$(CUDA_VISIBLE_DEVICES=9 "$C" -n 2 --no-prefix --env CUDA_VISIBLE_DEVICES=4,6 --virtual-local-rank sh -c "$own" x | sort)" "0 0 4 x
+1 0 6 x"
 check without-effect "$("$C" -n 1 --rdzv-conf=timeout=900,is_host=1 --local-addr 127.0.0.1 --start-method spawn --use_env --event-log-handler null --signals-to-handle SIGTERM,SIGINT --shutdown-timeout 30 sh -c 'echo good')" "[0] good"
 
 # Every option that cdprun knows is in its help: those that it takes, and those that it does not.
@@ -658,7 +669,7 @@ usage serve        "--serve needs --rdzv-endpoint" --serve --open
 usage serve-nothing "--serve starts no ranks and takes no command ('true')" --serve --rdzv-endpoint h:1 --open -n 4 true
 usage conf-word    "--rdzv-conf is_host must be 1 or 0, not 'maybe'" -n 1 --rdzv-conf is_host=maybe true
 usage conf-name    "--rdzv-conf has no setting 'fast'" -n 1 --rdzv-conf fast=1 true
-for o in --run-path --virtual-local-rank; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done
+for o in --run-path; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done
 for o in --logs-specs --numa-binding --duplicate-stdout-filters --duplicate-stderr-filters; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o x true; done
 usage conf         "--rdzv-conf must be KEY=VALUE,KEY=VALUE, not 'timeout'" -n 1 --rdzv-conf timeout true
 usage conf-number  "--rdzv-conf join_timeout needs a number of seconds, not 'soon'" -n 1 --rdzv-conf 'close_timeout = 3, join_timeout=soon' true
@@ -668,7 +679,10 @@ usage signals      "and no other signal ('SIGTERM,SIGUSR1')" -n 1 --signals-to-h
 usage filter       "--local-ranks-filter must list local ranks below 2" -n 2 --local-ranks-filter 2 true
 usage module       "--module and --no-python exclude each other" -n 1 --no-python -m x
 usage backend      "--rdzv-backend must be static or c10d, not 'etcd'" -n 2 --rdzv-backend etcd true
-usage gpus         "does not count GPUs" --nproc-per-node gpu true
+export CUDA_VISIBLE_DEVICES=
+usage gpus         "--nproc-per-node gpu: CUDA_VISIBLE_DEVICES names none" --nproc-per-node gpu true
+unset CUDA_VISIBLE_DEVICES
+usage devices      "--virtual-local-rank: CUDA_VISIBLE_DEVICES names 2 devices, but there are 3 ranks here" -n 3 --env CUDA_VISIBLE_DEVICES=4,5 --virtual-local-rank true
 usage processes    "whole number, not 'many'" --nproc_per_node=many true
 usage restarts     "--max-restarts must be between 0 and" -n 2 --max-restarts -1 true
 usage restarts-abc "whole number, not 'abc'" -n 2 --max_restarts abc true
