@@ -555,8 +555,8 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline);
    allocate nothing but, once for a stream, room for a message that comes early.
    Errors: what a callback returned (the text names stage, action and micro-batch, on all ranks);
    or the group's failure: the text adds for which action this rank waits, and of a rank that is to
-   blame the first action that it is not known to have done. TIMEOUT: the deadline of the step; the
-   group is broken. STATE: a step is being polled. A step that fails aborts the groups of .ddp,
+   blame the first action that it is not known to have done. TIMEOUT: the deadline of the step; it
+   names the rank for which all wait in the end, and the group is broken. STATE: a step is being polled. A step that fails aborts the groups of .ddp,
    .shards and .groups, too. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline);
 
@@ -2760,7 +2760,7 @@ CDP__PRIVATE cdp_status cdp__pipe_agree(
 
 /* ---- >>pipeline/state: what a pipeline has, and how its step fails --------------------------- */
 
-/* Knows: rows of this rank, works of a group. Promises: every wait ends at the deadline of the
+/* Knows: rows of this rank, works of a group. Promises: every operation has the deadline of the
    step; a failure reaches all groups of the step. */
 
 struct cdp_pipeline {
@@ -2875,29 +2875,6 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
     return cdp_error_set(st, was.status == st ? was.peer : -1, 0, "cdp_pipeline_step: %s", room);
 }
 
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
-    char room[160];
-    uint32_t peer = UINT32_MAX;
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
-    if (p->at < p->rows) {
-        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", which waits in ");
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        if (from != CDP__PIPE_NONE) {
-            cdp__text_add(&text, " for ");
-            cdp__pipe_add_act(&text, &p->table->acts[from]);
-            peer = p->table->place[p->table->acts[from].stage];
-            cdp__text_add(&text, " of rank %u", peer);
-        }
-    }
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    cdp__pipe_abort_others(p, room);
-    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
-    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
-}
-
 /* Refuses no pipeline, one that was destroyed, and one whose schedule was. */
 CDP__PRIVATE cdp_status cdp__pipe_alive(const cdp_pipeline *p, const char *call) {
     if (!p) return cdp__pipe_missing(call, "pipeline");
@@ -2905,21 +2882,19 @@ CDP__PRIVATE cdp_status cdp__pipe_alive(const cdp_pipeline *p, const char *call)
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this pipeline was destroyed", call);
 }
 
-/* Has a work ended? `wait`: not before it has, or the deadline is over. */
+/* The deadline of an operation of this step. */
+CDP__PRIVATE uint32_t cdp__pipe_left_ms(const cdp_pipeline *p) {
+    if (p->deadline_ns == UINT64_MAX) return CDP_NO_TIMEOUT;
+    const uint64_t now = p->os->now_ns(p->os->user);
+    const uint64_t left_ns = p->deadline_ns > now ? p->deadline_ns - now : 0;
+    return (uint32_t)cdp__min(left_ns / 1000000 + 1, CDP_NO_TIMEOUT - 1);
+}
+
+/* Has a work ended? `wait`: not before it has. */
 CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
     cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
-    while (st == CDP_PENDING) {
-        uint64_t left_ms = CDP_NO_TIMEOUT;
-        if (p->deadline_ns != UINT64_MAX) {
-            const uint64_t now = p->os->now_ns(p->os->user);
-            if (now >= p->deadline_ns) return cdp__pipe_late(p);
-            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
-        }
-        if (!wait) return CDP_PENDING;
-        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
-                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
-    }
-    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
+    if (st == CDP_PENDING && wait) st = cdp_work_wait(work);
+    return st == CDP_OK || st == CDP_PENDING ? st : cdp__pipe_failed(p, st);
 }
 
 /* ---- >>pipeline/reduce: gradients that other ranks hold, too; losses ------------------------- */
@@ -2984,8 +2959,15 @@ CDP__PRIVATE cdp_status cdp__pipe_sum_tied(cdp_pipeline *p) {
     p->summing = true;
     for (uint32_t i = 0; i < p->holder->tied_count && st == CDP_OK; ++i) {
         const cdp_pipe_tied *k = &p->holder->tied[i];
-        st = cdp_allreduce_async(
-            p->tie, NULL, k->grad, k->count, k->dtype, CDP_REDUCE_SUM, &p->tied[i]);
+        cdp_request rq;
+        memset(&rq, 0, sizeof rq);
+        rq.kind = CDP_COLL_ALLREDUCE;
+        rq.out = k->grad;
+        rq.count = k->count;
+        rq.dtype = k->dtype;
+        rq.op = CDP_REDUCE_SUM;
+        rq.timeout_ms = cdp__pipe_left_ms(p);
+        st = cdp_start(p->tie, &rq, &p->tied[i]);
     }
     return st;
 }
@@ -3154,7 +3136,7 @@ CDP__PRIVATE cdp_status cdp__pipe_reshard(cdp_pipeline *p, uint64_t row) {
 /* ---- >>pipeline/driver: a step: rows of this rank, one after the other ----------------------- */
 
 /* Knows: callbacks, memory of tensors, sends and receives. Promises: a send never stops a row;
-   every wait ends at the deadline of the step; later steps allocate nothing here. */
+   every operation has the deadline of the step; later steps allocate nothing here. */
 
 #define CDP__PIPE_STEP_MS 600000u /* as cdp_group_desc.timeout_ms */
 
@@ -3439,11 +3421,16 @@ CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool rece
     if (message == CDP__PIPE_NONE) return CDP_OK;
     const cdp_pipe_edge *e = cdp__pipe_edges(&p->stages[p->nth[a->stage]], role, &count);
     void **at = cdp__pipe_list(p, a->stage, a->micro, role);
-    const uint32_t peer = p->table->place[other], tag = cdp__pipe_tag(p, message);
+    cdp_transfer t = {0};
+    t.receive = receive;
+    t.peer = p->table->place[other];
+    t.tag = cdp__pipe_tag(p, message);
+    t.timeout_ms = cdp__pipe_left_ms(p);
     for (uint32_t k = 0; k < count; ++k) {
-        const cdp_status st = receive
-            ? cdp_recv_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k])
-            : cdp_send_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k]);
+        t.data = at[k];
+        t.count = e[k].count;
+        t.dtype = e[k].dtype;
+        const cdp_status st = cdp_batch(p->desc.group, &t, 1, &works[k]);
         if (st != CDP_OK) return st;
     }
     return CDP_OK;

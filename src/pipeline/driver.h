@@ -1,7 +1,7 @@
 /* pipeline/driver.h - a step: rows of this rank, one after the other
 
    Knows: callbacks, memory of tensors, sends and receives. Promises: a send never stops a row;
-   every wait ends at the deadline of the step; later steps allocate nothing here. */
+   every operation has the deadline of the step; later steps allocate nothing here. */
 #ifndef CDP_SRC_PIPELINE_DRIVER_H
 #define CDP_SRC_PIPELINE_DRIVER_H
 
@@ -310,11 +310,16 @@ CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool rece
     if (message == CDP__PIPE_NONE) return CDP_OK;
     const cdp_pipe_edge *e = cdp__pipe_edges(&p->stages[p->nth[a->stage]], role, &count);
     void **at = cdp__pipe_list(p, a->stage, a->micro, role);
-    const uint32_t peer = p->table->place[other], tag = cdp__pipe_tag(p, message);
+    cdp_transfer t = {0};
+    t.receive = receive;
+    t.peer = p->table->place[other];
+    t.tag = cdp__pipe_tag(p, message);
+    t.timeout_ms = cdp__pipe_left_ms(p);
     for (uint32_t k = 0; k < count; ++k) {
-        const cdp_status st = receive
-            ? cdp_recv_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k])
-            : cdp_send_async(p->desc.group, at[k], e[k].count, e[k].dtype, peer, tag, &works[k]);
+        t.data = at[k];
+        t.count = e[k].count;
+        t.dtype = e[k].dtype;
+        const cdp_status st = cdp_batch(p->desc.group, &t, 1, &works[k]);
         if (st != CDP_OK) return st;
     }
     return CDP_OK;

@@ -76,8 +76,15 @@ CDP__PRIVATE cdp_status cdp__pipe_sum_tied(cdp_pipeline *p) {
     p->summing = true;
     for (uint32_t i = 0; i < p->holder->tied_count && st == CDP_OK; ++i) {
         const cdp_pipe_tied *k = &p->holder->tied[i];
-        st = cdp_allreduce_async(
-            p->tie, NULL, k->grad, k->count, k->dtype, CDP_REDUCE_SUM, &p->tied[i]);
+        cdp_request rq;
+        memset(&rq, 0, sizeof rq);
+        rq.kind = CDP_COLL_ALLREDUCE;
+        rq.out = k->grad;
+        rq.count = k->count;
+        rq.dtype = k->dtype;
+        rq.op = CDP_REDUCE_SUM;
+        rq.timeout_ms = cdp__pipe_left_ms(p);
+        st = cdp_start(p->tie, &rq, &p->tied[i]);
     }
     return st;
 }

@@ -1,6 +1,6 @@
 /* pipeline/state.h - what a pipeline has, and how its step fails
 
-   Knows: rows of this rank, works of a group. Promises: every wait ends at the deadline of the
+   Knows: rows of this rank, works of a group. Promises: every operation has the deadline of the
    step; a failure reaches all groups of the step. */
 #ifndef CDP_SRC_PIPELINE_STATE_H
 #define CDP_SRC_PIPELINE_STATE_H
@@ -136,29 +136,6 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_threw(
     return cdp_error_set(st, was.status == st ? was.peer : -1, 0, "cdp_pipeline_step: %s", room);
 }
 
-CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_late(cdp_pipeline *p) {
-    char room[160];
-    uint32_t peer = UINT32_MAX;
-    cdp__text text = cdp__text_of(room, sizeof room);
-    cdp__text_add(&text, "the deadline of a step passed on rank %u", p->rank);
-    if (p->at < p->rows) {
-        const uint64_t from = cdp__pipe_source(p->table, cdp__pipe_row(p, p->at));
-        cdp__text_add(&text, ", which waits in ");
-        cdp__pipe_add_act(&text, cdp__pipe_row(p, p->at));
-        if (from != CDP__PIPE_NONE) {
-            cdp__text_add(&text, " for ");
-            cdp__pipe_add_act(&text, &p->table->acts[from]);
-            peer = p->table->place[p->table->acts[from].stage];
-            cdp__text_add(&text, " of rank %u", peer);
-        }
-    }
-    p->running = false;
-    cdp_group_abort(p->desc.group, room);
-    cdp__pipe_abort_others(p, room);
-    if (peer != UINT32_MAX) peer = cdp_world_rank_of(p->desc.group, peer);
-    return cdp_error_set(CDP_ERR_TIMEOUT, (int32_t)peer, 0, "cdp_pipeline_step: %s", room);
-}
-
 /* Refuses no pipeline, one that was destroyed, and one whose schedule was. */
 CDP__PRIVATE cdp_status cdp__pipe_alive(const cdp_pipeline *p, const char *call) {
     if (!p) return cdp__pipe_missing(call, "pipeline");
@@ -166,21 +143,19 @@ CDP__PRIVATE cdp_status cdp__pipe_alive(const cdp_pipeline *p, const char *call)
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this pipeline was destroyed", call);
 }
 
-/* Has a work ended? `wait`: not before it has, or the deadline is over. */
+/* The deadline of an operation of this step. */
+CDP__PRIVATE uint32_t cdp__pipe_left_ms(const cdp_pipeline *p) {
+    if (p->deadline_ns == UINT64_MAX) return CDP_NO_TIMEOUT;
+    const uint64_t now = p->os->now_ns(p->os->user);
+    const uint64_t left_ns = p->deadline_ns > now ? p->deadline_ns - now : 0;
+    return (uint32_t)cdp__min(left_ns / 1000000 + 1, CDP_NO_TIMEOUT - 1);
+}
+
+/* Has a work ended? `wait`: not before it has. */
 CDP__PRIVATE cdp_status cdp__pipe_wait(cdp_pipeline *p, cdp_work work, bool wait) {
     cdp_status st = work.seq ? cdp_work_test(work) : CDP_OK;
-    while (st == CDP_PENDING) {
-        uint64_t left_ms = CDP_NO_TIMEOUT;
-        if (p->deadline_ns != UINT64_MAX) {
-            const uint64_t now = p->os->now_ns(p->os->user);
-            if (now >= p->deadline_ns) return cdp__pipe_late(p);
-            left_ms = cdp__min((p->deadline_ns - now) / 1000000 + 1, CDP_NO_TIMEOUT - 1);
-        }
-        if (!wait) return CDP_PENDING;
-        st = left_ms == CDP_NO_TIMEOUT ? cdp_work_wait(work)
-                                       : cdp_work_wait_for(work, (uint32_t)left_ms);
-    }
-    return st == CDP_OK ? CDP_OK : cdp__pipe_failed(p, st);
+    if (st == CDP_PENDING && wait) st = cdp_work_wait(work);
+    return st == CDP_OK || st == CDP_PENDING ? st : cdp__pipe_failed(p, st);
 }
 
 #endif /* CDP_SRC_PIPELINE_STATE_H */
