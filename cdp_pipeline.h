@@ -556,8 +556,8 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline);
    Errors: what a callback returned (the text names stage, action and micro-batch, on all ranks);
    or the group's failure: the text adds for which action this rank waits, and of a rank that is to
    blame the first action that it is not known to have done. TIMEOUT: the deadline of the step; it
-   names the rank for which all wait in the end, and the group is broken. STATE: a step is being polled. A step that fails aborts the groups of .ddp,
-   .shards and .groups, too. */
+   names the rank for which all wait in the end, and the group is broken. STATE: a step is being
+   polled. A step that fails aborts the groups of .ddp, .shards and .groups, too. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_pipeline_step(cdp_pipeline *pipeline);
 
 #ifndef CDP_NO_FRAMES
