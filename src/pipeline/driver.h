@@ -310,7 +310,8 @@ CDP__PRIVATE cdp_status cdp__pipe_start(cdp_pipeline *p, uint64_t row, bool rece
     if (message == CDP__PIPE_NONE) return CDP_OK;
     const cdp_pipe_edge *e = cdp__pipe_edges(&p->stages[p->nth[a->stage]], role, &count);
     void **at = cdp__pipe_list(p, a->stage, a->micro, role);
-    cdp_transfer t = {0};
+    cdp_transfer t;
+    memset(&t, 0, sizeof t);
     t.receive = receive;
     t.peer = p->table->place[other];
     t.tag = cdp__pipe_tag(p, message);
