@@ -83,6 +83,7 @@
     API BY TASK
         I want to...                                       call
         know whether it fits, before a rank runs           cdp_fsdp_preview
+        know how long a step takes, how much is hidden     cdp_fsdp_preview_times
         group parameters into units by size                cdp_fsdp_wrap
         know who owns which elements                       cdp_fsdp_range, cdp_fsdp_piece_at
         divide a model                                     cdp_fsdp_create
@@ -96,6 +97,7 @@
                                                            cdp_checkpoint.h, cdp_fsdp_loaded
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
+        see units in the pictures of cdp_mem.h             desc.label
         go on when ranks die or join                       desc.copies, cdp_fsdp_rebind
         tell the others that this rank does not go on      cdp_fsdp_abort
         divide the weights of stages of a pipeline         .shards of cdp_pipe_stage, see
@@ -103,38 +105,59 @@
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
-        fully_shard(module, mesh=mesh)                desc.group, and for HSDP desc.replicate: the
+        fully_shard(module, mesh=mesh); device_mesh   desc.group, and for HSDP desc.replicate: the
                                                           groups cdp_mesh_group() gives
+        device_id                                     the group's; host memory
         auto_wrap_policy; nested fully_shard          cdp_fsdp_wrap, by size; cdp_fsdp_param.unit
         FULL_SHARD; SHARD_GRAD_OP                     the default; `keep` on all units
         HYBRID_SHARD; _HYBRID_SHARD_ZERO2             desc.replicate; and `keep`
         NO_SHARD                                      cdp_ddp_create
         reshard_after_forward True; False             the default; cdp_fsdp_unit.keep
         reshard_after_forward = int                   not offered
+        set_reshard_after_forward, _backward          cdp_fsdp_unit.keep: until the step ends
         shard_placement_fn                            cdp_fsdp_param.grain
         MixedPrecision, mp_policy: param_dtype        desc.compute, for all parameters
         reduce_dtype                                  desc.reduce; sums are f32 at every step
         keep_low_precision_grads, buffer_dtype,       the program's: gradients are f32, buffers and
-            output_dtype, cast_forward_inputs             activations belong to it
-        cpu_offload, offload_policy                   everything is in host memory
-        backward_prefetch, forward_prefetch           desc.prefetch: both directions, in the order
-                                                          of the last step
+            output_dtype, cast_forward_inputs,            activations belong to it
+            cast_root_forward_inputs,
+            _module_classes_to_ignore
+        cpu_offload, offload_policy (pin_memory)      everything is in host memory
+        backward_prefetch = BACKWARD_PRE,             desc.prefetch: both directions, in the order
+            forward_prefetch, set_modules_to_             of the last step
+            forward_prefetch, _backward_prefetch
+        backward_prefetch = None; BACKWARD_POST       desc.no_prefetch; not offered
+        set_unshard_in_backward(False)                cdp_fsdp_grad and _ready without _need
+        set_is_last_backward                          cdp_fsdp_backward_end
         limit_all_gathers                             always: there are 1 + prefetch slots
         use_orig_params                               always: updates see pieces of parameters
         sync_module_states                            the default; False: desc.own_init
         param_init_fn                                 desc.fill: no rank ever has the whole
-        ignored_modules, ignored_states               do not list them
+        ignored_modules, _parameters, _states,        do not list them
+            ignored_params
         requires_grad = False                         cdp_fsdp_param.frozen
         no_sync(), set_requires_gradient_sync         cdp_fsdp_no_sync
-        set_gradient_divide_factor                    desc.divisor
+        set_gradient_divide_factor,                   desc.divisor
+            set_reduce_scatter_divide_factor
+        set_force_sum_reduction_for_comms             always: sums are divided once, at the end
+        set_allocate_memory_from_process_             always: cdp_group_alloc
+            group_for_comm
         set_requires_all_reduce                       not offered: copies are added once per step
         unshard, reshard; summon_full_params          cdp_fsdp_need, _done
         clip_grad_norm_                               desc.max_norm
         ShardedGradScaler                             cdp_scaler, skip_nonfinite, found_inf
-        state_dict (full); load_state_dict            cdp_fsdp_save; cdp_fsdp_restore
-        register_forward_hook, custom collectives     not offered
-        ZeroRedundancyOptimizer                       stage CDP_FSDP_OPTIMIZER
-            (optimizer_class=..., **defaults)             desc.optim or desc.update
+        state_dict (full), optim_state_dict;          cdp_fsdp_save; cdp_fsdp_restore: values, and
+            load_state_dict, set_state_dict_type          each state
+        state_dict (sharded, local)                   cdp_checkpoint.h, cdp_fsdp_loaded
+        register_forward_hook, register_comm_hook,    not offered
+            set_all_reduce_hook, set_post_optim_
+            event, set_custom_all_gather,
+            set_custom_reduce_scatter
+        ZeroRedundancyOptimizer(params,               stage CDP_FSDP_OPTIMIZER; desc.params, .group
+            process_group)
+            optimizer_class, **defaults                   desc.optim or desc.update
+            add_param_group                               not offered: list all at creation
+            whole parameters to one rank                  CDP_GRAIN_WHOLE
             parameters_as_bucket_view                     always
             overlap_with_ddp                              gathers of new values overlap forward;
                                                           no update runs inside backward
@@ -273,6 +296,10 @@ typedef struct cdp_fsdp_desc {
     cdp_optim *optim;
     /* An optimizer of the program's own, in place of `optim`: changes one piece. */
     cdp_status (*update)(void *user, const cdp_fsdp_piece *piece);
+    /* Hears how many bytes are in use under a label, as soon as that changes: "<unit>" for its
+       gathered parameters, "<unit> gradients" for whole gradients; 0: none any more. What
+       cdp_mem_external() takes. Called in the midst of calls with this fsdp, so none is allowed. */
+    void (*label)(void *user, const char *label, uint64_t bytes);
     /* First values of parameters without `init`: `count` elements from `first` on, which depend on
        `param` and their place alone, so that nobody ever holds a whole parameter. On all
        ranks, or on none. */
@@ -326,7 +353,27 @@ typedef struct cdp_fsdp_stats {
     uint32_t misses;              /* of the last step: gathers that began when they were needed */
     uint64_t exposed_ns;  /* of the last step: how long calls waited for gathers, reductions */
     double largest_share; /* the largest rank's elements over the mean of all ranks */
+    uint64_t steps;       /* that have ended since creation, or the last cdp_fsdp_rebind() */
+    uint64_t step_ns;     /* of the last step: from the end of the one before to its own */
+    uint64_t comm_ns; /* of the last step: a gather or a reduction was under way, until a call saw
+                         its end */
+    double hidden;    /* of the last step: 1 - exposed_ns / comm_ns, 0 to 1 */
+    uint64_t total_step_ns, total_comm_ns, total_exposed_ns; /* of all steps */
 } cdp_fsdp_stats;
+
+/* For cdp_fsdp_preview_times(). An operation takes `latency_us` for each doubling of ranks, and its
+   bytes at `bytes_per_us`, one operation after the other. */
+typedef struct cdp_fsdp_speed {
+    double latency_us, bytes_per_us;
+    const double *unit_us; /* forward time of each unit; backward takes twice that (NULL: 0) */
+} cdp_fsdp_speed;
+
+typedef struct cdp_fsdp_times {
+    double step_us;    /* without the update */
+    double comm_us;    /* gathers and reductions travel */
+    double exposed_us; /* the part of step_us in which calls wait for them */
+    double hidden;     /* 1 - exposed_us / comm_us */
+} cdp_fsdp_times;
 
 /* Group parameters into units of at least `elements` elements each, in the order of the list (the
    last one may have fewer): what an auto_wrap_policy by size does. Writes params[i].unit, and
@@ -346,6 +393,10 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool
    runs. Errors: INVALID, UNSUPPORTED, as cdp_fsdp_create(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
     const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
+/* How long such a step will take, and how much of it is waiting. Pure, as cdp_fsdp_preview(). Of
+   `prefetch` at most 63 count. Errors: those of cdp_fsdp_preview(); INVALID (a speed of 0). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview_times(
+    const cdp_fsdp_desc *desc, uint32_t rank, const cdp_fsdp_speed *speed, cdp_fsdp_times *out);
 
 /* Make it. Collective over desc->group, replicate and norm_group; compares descs, distributes first
    values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID
@@ -464,6 +515,10 @@ inline cdp_status cdp_fsdp_create(const cdp_fsdp_desc &desc, cdp_fsdp **out) {
 }
 inline cdp_status cdp_fsdp_preview(const cdp_fsdp_desc &desc, uint32_t rank, cdp_fsdp_stats *out) {
     return cdp_fsdp_preview(&desc, rank, out);
+}
+inline cdp_status cdp_fsdp_preview_times(
+    const cdp_fsdp_desc &desc, uint32_t rank, const cdp_fsdp_speed &speed, cdp_fsdp_times *out) {
+    return cdp_fsdp_preview_times(&desc, rank, &speed, out);
 }
 } /* extern "C++" */
 #endif
@@ -1218,18 +1273,23 @@ CDP__PRIVATE void cdp__fsdp_preview(
     out->largest_share = cdp__fsdp_largest_share(&l, units, ranks);
 }
 
+/* Of which rank of how many paper is about. */
+CDP__PRIVATE cdp_status cdp__fsdp_paper_ranks(
+    const char *call, const cdp_fsdp_desc *d, uint32_t rank, uint32_t *ranks) {
+    *ranks = d->group ? cdp_size(d->group) : d->paper_ranks;
+    if (*ranks <= 65535 && rank < *ranks) return CDP_OK;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "%s: rank %u of %u; set desc.group, or desc.paper_ranks to 1 to 65535", call, rank, *ranks);
+}
+
 CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_fsdp_stats *out) {
     cdp_status st;
     uint32_t ranks;
     if (!out) return cdp__fsdp_missing("cdp_fsdp_preview", "out");
     memset(out, 0, sizeof *out);
     st = cdp__fsdp_check("cdp_fsdp_preview", d);
+    if (st == CDP_OK) st = cdp__fsdp_paper_ranks("cdp_fsdp_preview", d, rank, &ranks);
     if (st != CDP_OK) return st;
-    ranks = d->group ? cdp_size(d->group) : d->paper_ranks;
-    if (ranks > 65535 || rank >= ranks)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_fsdp_preview: rank %u of %u; set desc.group, or desc.paper_ranks to 1 to 65535",
-            rank, ranks);
     cdp__fsdp_preview(d, ranks, rank, out);
     return CDP_OK;
 }
@@ -1267,6 +1327,133 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *d, uint32_t unit, bool fr
     l = cdp__fsdp_list_of(d);
     w = cdp__fsdp_walk_of(&l, unit, frozen);
     cdp__fsdp_cut_of(&w, ranks, rank, start, end);
+    return CDP_OK;
+}
+
+/* ---- >>fsdp/times: how long a step will take, without ranks ---------------------------------- */
+
+/* Knows: a desc, the speed of a network, the time of each unit. Promises: one pass over the units
+   forward and one backward, in memory that does not grow with them. */
+
+#define CDP__FSDP_AHEAD 64u /* most units whose gathers are looked at ahead */
+
+/* Of a step, in microseconds from its begin. Needs are numbered: every unit forward, then the other
+   way. */
+typedef struct cdp__fsdp_timing {
+    const cdp_fsdp_desc *d;
+    const cdp_fsdp_speed *speed;
+    cdp__fsdp_list list;
+    cdp__fsdp_sizes sizes; /* that came in backward */
+    uint32_t ranks, rank, units, ahead, asked;
+    double rounds;                   /* of an operation, times the latency */
+    double now, link;                /* the program is here; the link is free from here on */
+    double arrives[CDP__FSDP_AHEAD]; /* of needs that were asked for */
+    double reduced[2];               /* when the last two reductions end */
+    double busy, waited;
+} cdp__fsdp_timing;
+
+/* An operation that begins now, or when the link is free. Returns when it ends. */
+CDP__PRIVATE double cdp__fsdp_travel(cdp__fsdp_timing *t, uint64_t bytes) {
+    const double took = t->rounds + (double)bytes / t->speed->bytes_per_us;
+    t->link = (t->link > t->now ? t->link : t->now) + took;
+    t->busy += took;
+    return t->link;
+}
+
+CDP__PRIVATE void cdp__fsdp_wait_until(cdp__fsdp_timing *t, double until) {
+    if (until <= t->now) return;
+    t->waited += until - t->now;
+    t->now = until;
+}
+
+CDP__PRIVATE uint32_t cdp__fsdp_unit_of_need(const cdp__fsdp_timing *t, uint32_t need) {
+    return need < t->units ? need : 2 * t->units - 1 - need;
+}
+
+/* Whether a unit that backward needs is here still: of each size the last ones of forward are. */
+CDP__PRIVATE bool cdp__fsdp_stays(cdp__fsdp_timing *t, uint32_t unit) {
+    const uint32_t i = cdp__fsdp_find_size(&t->sizes, cdp__fsdp_whole_of(&t->list, unit));
+    const uint32_t slots = cdp__fsdp_slots_for(t->d, UINT32_MAX);
+    uint32_t before, all;
+    if (cdp__fsdp_keeps(t->d, unit)) return true;
+    if (i < t->sizes.count) return t->sizes.came[i]++ < slots;
+    before = cdp__fsdp_alike(&t->sizes, unit, t->units, &all);
+    return all - 1 - before < slots;
+}
+
+/* Asks for the next unit that was not asked for. */
+CDP__PRIVATE void cdp__fsdp_ask(cdp__fsdp_timing *t) {
+    const uint32_t need = t->asked++, unit = cdp__fsdp_unit_of_need(t, need);
+    const cdp__fsdp_plan p = cdp__fsdp_plan_of(&t->list, unit, t->ranks, t->rank);
+    const uint64_t bytes =
+        (cdp__fsdp_whole(&p) - p.own[0] - p.own[1]) * cdp__fsdp_size_of(t->d->compute);
+    double *const arrives = &t->arrives[need % CDP__FSDP_AHEAD];
+    *arrives = 0;
+    if (t->ranks == 1 || !cdp__fsdp_whole(&p)) return;
+    if (need < t->units || !cdp__fsdp_stays(t, unit)) *arrives = cdp__fsdp_travel(t, bytes);
+}
+
+/* Waits for the memory of the last but one gradient, and begins a reduction. */
+CDP__PRIVATE void cdp__fsdp_time_reduction(cdp__fsdp_timing *t, uint32_t unit) {
+    const cdp__fsdp_plan p = cdp__fsdp_plan_of(&t->list, unit, t->ranks, t->rank);
+    if (!p.total[0] || t->ranks == 1) return;
+    cdp__fsdp_wait_until(t, t->reduced[0]);
+    t->reduced[0] = t->reduced[1];
+    t->reduced[1] =
+        cdp__fsdp_travel(t, (t->ranks - 1ull) * p.own[0] * cdp__fsdp_size_of(t->d->reduce));
+}
+
+/* Backward takes twice the time of forward. */
+CDP__PRIVATE void cdp__fsdp_time_units(cdp__fsdp_timing *t) {
+    uint32_t need;
+    for (need = 0; need < 2 * t->units; ++need) {
+        const uint32_t unit = cdp__fsdp_unit_of_need(t, need);
+        const double us = t->speed->unit_us ? t->speed->unit_us[unit] : 0;
+        while (t->asked < 2 * t->units && t->asked <= need + t->ahead)
+            cdp__fsdp_ask(t);
+        cdp__fsdp_wait_until(t, t->arrives[need % CDP__FSDP_AHEAD]);
+        t->now += need < t->units ? us : 2 * us;
+        if (need >= t->units) cdp__fsdp_time_reduction(t, unit);
+    }
+}
+
+CDP__PRIVATE void cdp__fsdp_time(cdp__fsdp_timing *t, cdp_fsdp_times *out) {
+    uint32_t n;
+    for (n = 1; n < t->ranks; n *= 2)
+        t->rounds += t->speed->latency_us;
+    cdp__fsdp_time_units(t);
+    cdp__fsdp_wait_until(t, t->reduced[1]);
+    if (t->ranks > 1) cdp__fsdp_wait_until(t, cdp__fsdp_travel(t, 16));
+    out->step_us = t->now;
+    out->exposed_us = t->waited;
+    out->comm_us = t->busy;
+    out->hidden = t->busy > 0 ? 1 - t->waited / t->busy : 0;
+}
+
+CDP_API cdp_status cdp_fsdp_preview_times(
+    const cdp_fsdp_desc *d, uint32_t rank, const cdp_fsdp_speed *speed, cdp_fsdp_times *out) {
+    cdp__fsdp_timing t;
+    cdp_status st;
+    if (!out) return cdp__fsdp_missing("cdp_fsdp_preview_times", "out");
+    memset(out, 0, sizeof *out);
+    memset(&t, 0, sizeof t);
+    if (!speed) return cdp__fsdp_missing("cdp_fsdp_preview_times", "speed");
+    st = cdp__fsdp_check("cdp_fsdp_preview_times", d);
+    if (st == CDP_OK) st = cdp__fsdp_paper_ranks("cdp_fsdp_preview_times", d, rank, &t.ranks);
+    if (st != CDP_OK) return st;
+    if (!(speed->bytes_per_us > 0) || !(speed->latency_us >= 0))
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_fsdp_preview_times: speed->bytes_per_us is not above 0, or latency_us is negative "
+            "or NaN");
+    t.d = d;
+    t.speed = speed;
+    t.list = cdp__fsdp_list_of(d);
+    t.rank = rank;
+    t.units = cdp__fsdp_unit_count(d);
+    t.sizes = cdp__fsdp_sizes_of(d, &t.list, t.units);
+    t.ahead = d->no_prefetch ? 0 : cdp__def(d->prefetch, 1u);
+    t.ahead = (uint32_t)cdp__min(t.ahead, CDP__FSDP_AHEAD - 1);
+    cdp__fsdp_time(&t, out);
     return CDP_OK;
 }
 
@@ -1405,8 +1592,10 @@ struct cdp_fsdp {
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
-    uint64_t held;            /* bytes of gathered units and of whole gradients in use */
-    cdp__fsdp_spans spans[2]; /* of the last step, of this one */
+    uint32_t under_way;          /* gathers and reductions */
+    uint64_t since_ns, begin_ns; /* when the first of these began; when this step did */
+    uint64_t held;               /* bytes of gathered units and of whole gradients in use */
+    cdp__fsdp_spans spans[2];    /* of the last step, of this one */
 };
 
 CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
@@ -1497,6 +1686,51 @@ CDP__PRIVATE void cdp__fsdp_end_spans(cdp_fsdp *f) {
     f->spans[1].begin_ns = f->spans[0].end_ns;
 }
 
+/* An operation has begun, or its end was seen. */
+CDP__PRIVATE void cdp__fsdp_travels(cdp_fsdp *f, bool begins) {
+    const uint64_t now = cdp__fsdp_now(f);
+    if (begins && !f->under_way++) f->since_ns = now;
+    if (!begins && !--f->under_way) f->now.comm_ns += now - f->since_ns;
+}
+
+/* Figures of a step that ends; operations that are under way go on in the next one. */
+CDP__PRIVATE void cdp__fsdp_end_figures(cdp_fsdp *f) {
+    const uint64_t now = cdp__fsdp_now(f);
+    cdp_fsdp_stats *s = &f->stats;
+    if (f->under_way) f->now.comm_ns += now - f->since_ns;
+    s->gathers = f->now.gathers;
+    s->reductions = f->now.reductions;
+    s->misses = f->now.misses;
+    s->gather_bytes = f->now.gather_bytes;
+    s->reduce_bytes = f->now.reduce_bytes;
+    s->exposed_ns = f->now.exposed_ns;
+    s->forward_bytes = f->now.forward_bytes;
+    s->comm_ns = cdp__max(f->now.comm_ns, s->exposed_ns);
+    s->step_ns = now - f->begin_ns;
+    s->hidden = s->comm_ns ? 1 - (double)s->exposed_ns / (double)s->comm_ns : 0;
+    s->total_comm_ns += s->comm_ns;
+    s->total_exposed_ns += s->exposed_ns;
+    s->total_step_ns += s->step_ns;
+    ++s->steps;
+    f->since_ns = f->begin_ns = now;
+    memset(&f->now, 0, sizeof f->now);
+}
+
+/* Tells the program what is in use under the name of a unit. */
+CDP__PRIVATE void cdp__fsdp_label(
+    const cdp_fsdp *f, const cdp__fsdp_unit *u, const char *what, uint64_t bytes) {
+    char label[96];
+    cdp__text t = cdp__text_of(label, sizeof label);
+    if (!f->desc.label) return;
+    cdp__text_add(&t, "%s%s", u->name, what);
+    f->desc.label(f->desc.user, label, bytes);
+}
+
+CDP__PRIVATE void cdp__fsdp_label_gradients(const cdp_fsdp *f, const cdp__fsdp_unit *u) {
+    const uint64_t held = u->reducing + (u->grad ? 1ull : 0);
+    cdp__fsdp_label(f, u, " gradients", held * u->range[0].total * sizeof(float));
+}
+
 /* What this thread's last error says, with units in the place of buckets. */
 CDP__PRIVATE void cdp__fsdp_retell(char *out, uint64_t room) {
     static const char bucket[] = "for bucket ", ddp[] = " of ddp 255";
@@ -1565,12 +1799,14 @@ CDP__PRIVATE cdp_status cdp__fsdp_arrive(cdp_fsdp *f, cdp__fsdp_unit *u) {
     st = cdp__fsdp_wait(f, "cdp_fsdp_need", u, u->gather);
     if (st != CDP_OK) return st;
     u->gathering = false;
+    cdp__fsdp_travels(f, false);
     cdp__fsdp_ends(f, u->event);
     return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__fsdp_vacate(cdp_fsdp *f, cdp__fsdp_slot *s) {
     if (s->unit != CDP__FSDP_NONE) {
+        cdp__fsdp_label(f, &f->units[s->unit], "", 0);
         f->units[s->unit].slot = CDP__FSDP_NONE;
         f->held -= s->bytes;
     }
@@ -1629,6 +1865,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
     ++f->now.gathers;
     f->now.gather_bytes += received;
     f->held += s->bytes;
+    cdp__fsdp_travels(f, true);
+    cdp__fsdp_label(f, u, "", s->bytes);
     u->event = cdp__fsdp_begins(f, CDP__FSDP_GATHERS, unit, received, cdp__fsdp_now(f));
     s->unit = unit;
     s->stamp = ++f->clock;
@@ -2006,6 +2244,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     cdp__fsdp_ends(f, g.event);
     --u->reducing;
     --f->flights;
+    cdp__fsdp_travels(f, false);
+    cdp__fsdp_label_gradients(f, u);
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
     return cdp__fsdp_pass_on(f, g.unit);
 }
@@ -2049,6 +2289,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_begin_grad(cdp_fsdp *f, cdp__fsdp_unit *u) {
     if (st != CDP_OK) return st;
     memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
     f->held += u->range[0].total * sizeof(float);
+    cdp__fsdp_label_gradients(f, u);
     return CDP_OK;
 }
 
@@ -2105,6 +2346,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     if (st != CDP_OK) return cdp__fsdp_named("cdp_fsdp_ready", u, st);
     ++f->flights;
     ++u->reducing;
+    cdp__fsdp_travels(f, true);
     ++f->now.reductions;
     f->now.reduce_bytes += received;
     g->event = cdp__fsdp_begins(f, CDP__FSDP_REDUCTIONS, unit, received, cdp__fsdp_now(f));
@@ -2352,14 +2594,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
         u->sums = u->forwarded = 0;
     }
     if (changed) cdp__fsdp_forget_slots(f);
-    f->stats.gathers = f->now.gathers;
-    f->stats.reductions = f->now.reductions;
-    f->stats.misses = f->now.misses;
-    f->stats.gather_bytes = f->now.gather_bytes;
-    f->stats.reduce_bytes = f->now.reduce_bytes;
-    f->stats.exposed_ns = f->now.exposed_ns;
-    f->stats.forward_bytes = f->now.forward_bytes;
-    memset(&f->now, 0, sizeof f->now);
+    cdp__fsdp_end_figures(f);
     cdp__fsdp_end_spans(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);
@@ -3068,9 +3303,13 @@ CDP__PRIVATE void cdp__fsdp_free_caches(cdp_fsdp *f) {
     for (i = 0; i < f->slot_count; ++i)
         cdp_group_free(f->gathers, f->slots[i].memory);
     for (i = 0; f->units && i < f->unit_count; ++i) {
-        cdp_group_free(f->gathers, f->units[i].own_grad);
-        f->units[i].own_grad = f->units[i].grad = NULL;
-        f->units[i].gathering = f->units[i].forwarding = false;
+        cdp__fsdp_unit *u = &f->units[i];
+        const bool labelled = u->grad || u->reducing;
+        cdp_group_free(f->gathers, u->own_grad);
+        u->own_grad = u->grad = NULL;
+        u->gathering = u->forwarding = false;
+        u->reducing = 0;
+        if (labelled) cdp__fsdp_label_gradients(f, u);
     }
     for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
         cdp_group_free(f->gathers, f->pool[i]);
@@ -3078,7 +3317,7 @@ CDP__PRIVATE void cdp__fsdp_free_caches(cdp_fsdp *f) {
         f->pool[i] = NULL;
         f->narrow[i] = NULL;
     }
-    f->slot_count = f->flights = 0;
+    f->slot_count = f->flights = f->under_way = 0;
 }
 
 CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
@@ -3210,7 +3449,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         cdp__fsdp_open_pieces(f);
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
-        f->spans[1].begin_ns = cdp__fsdp_now(f);
+        f->spans[1].begin_ns = f->begin_ns = cdp__fsdp_now(f);
         if (!d->receive) st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);

@@ -81,6 +81,7 @@
     API BY TASK
         I want to...                                       call
         know whether it fits, before a rank runs           cdp_fsdp_preview
+        know how long a step takes, how much is hidden     cdp_fsdp_preview_times
         group parameters into units by size                cdp_fsdp_wrap
         know who owns which elements                       cdp_fsdp_range, cdp_fsdp_piece_at
         divide a model                                     cdp_fsdp_create
@@ -94,6 +95,7 @@
                                                            cdp_checkpoint.h, cdp_fsdp_loaded
         know what the last step took                       cdp_fsdp_stats_of
         see it: gathers, reductions, waits, memory         cdp_fsdp_trace
+        see units in the pictures of cdp_mem.h             desc.label
         go on when ranks die or join                       desc.copies, cdp_fsdp_rebind
         tell the others that this rank does not go on      cdp_fsdp_abort
         divide the weights of stages of a pipeline         .shards of cdp_pipe_stage, see
@@ -101,38 +103,59 @@
 
     COMING FROM PyTorch
         FSDP(module, process_group)                   cdp_fsdp_create, desc.group
-        fully_shard(module, mesh=mesh)                desc.group, and for HSDP desc.replicate: the
+        fully_shard(module, mesh=mesh); device_mesh   desc.group, and for HSDP desc.replicate: the
                                                           groups cdp_mesh_group() gives
+        device_id                                     the group's; host memory
         auto_wrap_policy; nested fully_shard          cdp_fsdp_wrap, by size; cdp_fsdp_param.unit
         FULL_SHARD; SHARD_GRAD_OP                     the default; `keep` on all units
         HYBRID_SHARD; _HYBRID_SHARD_ZERO2             desc.replicate; and `keep`
         NO_SHARD                                      cdp_ddp_create
         reshard_after_forward True; False             the default; cdp_fsdp_unit.keep
         reshard_after_forward = int                   not offered
+        set_reshard_after_forward, _backward          cdp_fsdp_unit.keep: until the step ends
         shard_placement_fn                            cdp_fsdp_param.grain
         MixedPrecision, mp_policy: param_dtype        desc.compute, for all parameters
         reduce_dtype                                  desc.reduce; sums are f32 at every step
         keep_low_precision_grads, buffer_dtype,       the program's: gradients are f32, buffers and
-            output_dtype, cast_forward_inputs             activations belong to it
-        cpu_offload, offload_policy                   everything is in host memory
-        backward_prefetch, forward_prefetch           desc.prefetch: both directions, in the order
-                                                          of the last step
+            output_dtype, cast_forward_inputs,            activations belong to it
+            cast_root_forward_inputs,
+            _module_classes_to_ignore
+        cpu_offload, offload_policy (pin_memory)      everything is in host memory
+        backward_prefetch = BACKWARD_PRE,             desc.prefetch: both directions, in the order
+            forward_prefetch, set_modules_to_             of the last step
+            forward_prefetch, _backward_prefetch
+        backward_prefetch = None; BACKWARD_POST       desc.no_prefetch; not offered
+        set_unshard_in_backward(False)                cdp_fsdp_grad and _ready without _need
+        set_is_last_backward                          cdp_fsdp_backward_end
         limit_all_gathers                             always: there are 1 + prefetch slots
         use_orig_params                               always: updates see pieces of parameters
         sync_module_states                            the default; False: desc.own_init
         param_init_fn                                 desc.fill: no rank ever has the whole
-        ignored_modules, ignored_states               do not list them
+        ignored_modules, _parameters, _states,        do not list them
+            ignored_params
         requires_grad = False                         cdp_fsdp_param.frozen
         no_sync(), set_requires_gradient_sync         cdp_fsdp_no_sync
-        set_gradient_divide_factor                    desc.divisor
+        set_gradient_divide_factor,                   desc.divisor
+            set_reduce_scatter_divide_factor
+        set_force_sum_reduction_for_comms             always: sums are divided once, at the end
+        set_allocate_memory_from_process_             always: cdp_group_alloc
+            group_for_comm
         set_requires_all_reduce                       not offered: copies are added once per step
         unshard, reshard; summon_full_params          cdp_fsdp_need, _done
         clip_grad_norm_                               desc.max_norm
         ShardedGradScaler                             cdp_scaler, skip_nonfinite, found_inf
-        state_dict (full); load_state_dict            cdp_fsdp_save; cdp_fsdp_restore
-        register_forward_hook, custom collectives     not offered
-        ZeroRedundancyOptimizer                       stage CDP_FSDP_OPTIMIZER
-            (optimizer_class=..., **defaults)             desc.optim or desc.update
+        state_dict (full), optim_state_dict;          cdp_fsdp_save; cdp_fsdp_restore: values, and
+            load_state_dict, set_state_dict_type          each state
+        state_dict (sharded, local)                   cdp_checkpoint.h, cdp_fsdp_loaded
+        register_forward_hook, register_comm_hook,    not offered
+            set_all_reduce_hook, set_post_optim_
+            event, set_custom_all_gather,
+            set_custom_reduce_scatter
+        ZeroRedundancyOptimizer(params,               stage CDP_FSDP_OPTIMIZER; desc.params, .group
+            process_group)
+            optimizer_class, **defaults                   desc.optim or desc.update
+            add_param_group                               not offered: list all at creation
+            whole parameters to one rank                  CDP_GRAIN_WHOLE
             parameters_as_bucket_view                     always
             overlap_with_ddp                              gathers of new values overlap forward;
                                                           no update runs inside backward
@@ -215,6 +238,7 @@ extern "C" {
 #include "fsdp/checks.h"
 #include "fsdp/holders.h"
 #include "fsdp/paper.h"
+#include "fsdp/times.h"
 #include "fsdp/state.h"
 #include "fsdp/gather.h"
 #include "fsdp/copies.h"

@@ -385,9 +385,13 @@ CDP__PRIVATE void cdp__fsdp_free_caches(cdp_fsdp *f) {
     for (i = 0; i < f->slot_count; ++i)
         cdp_group_free(f->gathers, f->slots[i].memory);
     for (i = 0; f->units && i < f->unit_count; ++i) {
-        cdp_group_free(f->gathers, f->units[i].own_grad);
-        f->units[i].own_grad = f->units[i].grad = NULL;
-        f->units[i].gathering = f->units[i].forwarding = false;
+        cdp__fsdp_unit *u = &f->units[i];
+        const bool labelled = u->grad || u->reducing;
+        cdp_group_free(f->gathers, u->own_grad);
+        u->own_grad = u->grad = NULL;
+        u->gathering = u->forwarding = false;
+        u->reducing = 0;
+        if (labelled) cdp__fsdp_label_gradients(f, u);
     }
     for (i = 0; i < CDP__FSDP_FLIGHTS; ++i) {
         cdp_group_free(f->gathers, f->pool[i]);
@@ -395,7 +399,7 @@ CDP__PRIVATE void cdp__fsdp_free_caches(cdp_fsdp *f) {
         f->pool[i] = NULL;
         f->narrow[i] = NULL;
     }
-    f->slot_count = f->flights = 0;
+    f->slot_count = f->flights = f->under_way = 0;
 }
 
 CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
@@ -527,7 +531,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_open(cdp_fsdp *f, const cdp_fsdp_desc *d) {
         cdp__fsdp_open_pieces(f);
         f->stats.largest_share = cdp__fsdp_largest_share(&f->list, f->unit_count, f->ranks);
         f->desc.units = NULL; /* the caller's */
-        f->spans[1].begin_ns = cdp__fsdp_now(f);
+        f->spans[1].begin_ns = f->begin_ns = cdp__fsdp_now(f);
         if (!d->receive) st = cdp__fsdp_init(f, d, given);
     }
     cdp__fsdp_free(f, given);

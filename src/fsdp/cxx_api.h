@@ -14,6 +14,10 @@ inline cdp_status cdp_fsdp_create(const cdp_fsdp_desc &desc, cdp_fsdp **out) {
 inline cdp_status cdp_fsdp_preview(const cdp_fsdp_desc &desc, uint32_t rank, cdp_fsdp_stats *out) {
     return cdp_fsdp_preview(&desc, rank, out);
 }
+inline cdp_status cdp_fsdp_preview_times(
+    const cdp_fsdp_desc &desc, uint32_t rank, const cdp_fsdp_speed &speed, cdp_fsdp_times *out) {
+    return cdp_fsdp_preview_times(&desc, rank, &speed, out);
+}
 } /* extern "C++" */
 #endif
 

@@ -75,6 +75,10 @@ typedef struct cdp_fsdp_desc {
     cdp_optim *optim;
     /* An optimizer of the program's own, in place of `optim`: changes one piece. */
     cdp_status (*update)(void *user, const cdp_fsdp_piece *piece);
+    /* Hears how many bytes are in use under a label, as soon as that changes: "<unit>" for its
+       gathered parameters, "<unit> gradients" for whole gradients; 0: none any more. What
+       cdp_mem_external() takes. Called in the midst of calls with this fsdp, so none is allowed. */
+    void (*label)(void *user, const char *label, uint64_t bytes);
     /* First values of parameters without `init`: `count` elements from `first` on, which depend on
        `param` and their place alone, so that nobody ever holds a whole parameter. On all
        ranks, or on none. */
@@ -128,7 +132,27 @@ typedef struct cdp_fsdp_stats {
     uint32_t misses;              /* of the last step: gathers that began when they were needed */
     uint64_t exposed_ns;  /* of the last step: how long calls waited for gathers, reductions */
     double largest_share; /* the largest rank's elements over the mean of all ranks */
+    uint64_t steps;       /* that have ended since creation, or the last cdp_fsdp_rebind() */
+    uint64_t step_ns;     /* of the last step: from the end of the one before to its own */
+    uint64_t comm_ns; /* of the last step: a gather or a reduction was under way, until a call saw
+                         its end */
+    double hidden;    /* of the last step: 1 - exposed_ns / comm_ns, 0 to 1 */
+    uint64_t total_step_ns, total_comm_ns, total_exposed_ns; /* of all steps */
 } cdp_fsdp_stats;
+
+/* For cdp_fsdp_preview_times(). An operation takes `latency_us` for each doubling of ranks, and its
+   bytes at `bytes_per_us`, one operation after the other. */
+typedef struct cdp_fsdp_speed {
+    double latency_us, bytes_per_us;
+    const double *unit_us; /* forward time of each unit; backward takes twice that (NULL: 0) */
+} cdp_fsdp_speed;
+
+typedef struct cdp_fsdp_times {
+    double step_us;    /* without the update */
+    double comm_us;    /* gathers and reductions travel */
+    double exposed_us; /* the part of step_us in which calls wait for them */
+    double hidden;     /* 1 - exposed_us / comm_us */
+} cdp_fsdp_times;
 
 /* Group parameters into units of at least `elements` elements each, in the order of the list (the
    last one may have fewer): what an auto_wrap_policy by size does. Writes params[i].unit, and
@@ -148,6 +172,10 @@ CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool
    runs. Errors: INVALID, UNSUPPORTED, as cdp_fsdp_create(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
     const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
+/* How long such a step will take, and how much of it is waiting. Pure, as cdp_fsdp_preview(). Of
+   `prefetch` at most 63 count. Errors: those of cdp_fsdp_preview(); INVALID (a speed of 0). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview_times(
+    const cdp_fsdp_desc *desc, uint32_t rank, const cdp_fsdp_speed *speed, cdp_fsdp_times *out);
 
 /* Make it. Collective over desc->group, replicate and norm_group; compares descs, distributes first
    values. Descs, names and `init` may go afterwards, the groups and `optim` not. Errors: INVALID

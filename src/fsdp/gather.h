@@ -31,12 +31,14 @@ CDP__PRIVATE cdp_status cdp__fsdp_arrive(cdp_fsdp *f, cdp__fsdp_unit *u) {
     st = cdp__fsdp_wait(f, "cdp_fsdp_need", u, u->gather);
     if (st != CDP_OK) return st;
     u->gathering = false;
+    cdp__fsdp_travels(f, false);
     cdp__fsdp_ends(f, u->event);
     return CDP_OK;
 }
 
 CDP__PRIVATE void cdp__fsdp_vacate(cdp_fsdp *f, cdp__fsdp_slot *s) {
     if (s->unit != CDP__FSDP_NONE) {
+        cdp__fsdp_label(f, &f->units[s->unit], "", 0);
         f->units[s->unit].slot = CDP__FSDP_NONE;
         f->held -= s->bytes;
     }
@@ -95,6 +97,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_gather(cdp_fsdp *f, uint32_t unit, uint3
     ++f->now.gathers;
     f->now.gather_bytes += received;
     f->held += s->bytes;
+    cdp__fsdp_travels(f, true);
+    cdp__fsdp_label(f, u, "", s->bytes);
     u->event = cdp__fsdp_begins(f, CDP__FSDP_GATHERS, unit, received, cdp__fsdp_now(f));
     s->unit = unit;
     s->stamp = ++f->clock;

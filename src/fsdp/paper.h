@@ -202,18 +202,23 @@ CDP__PRIVATE void cdp__fsdp_preview(
     out->largest_share = cdp__fsdp_largest_share(&l, units, ranks);
 }
 
+/* Of which rank of how many paper is about. */
+CDP__PRIVATE cdp_status cdp__fsdp_paper_ranks(
+    const char *call, const cdp_fsdp_desc *d, uint32_t rank, uint32_t *ranks) {
+    *ranks = d->group ? cdp_size(d->group) : d->paper_ranks;
+    if (*ranks <= 65535 && rank < *ranks) return CDP_OK;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "%s: rank %u of %u; set desc.group, or desc.paper_ranks to 1 to 65535", call, rank, *ranks);
+}
+
 CDP_API cdp_status cdp_fsdp_preview(const cdp_fsdp_desc *d, uint32_t rank, cdp_fsdp_stats *out) {
     cdp_status st;
     uint32_t ranks;
     if (!out) return cdp__fsdp_missing("cdp_fsdp_preview", "out");
     memset(out, 0, sizeof *out);
     st = cdp__fsdp_check("cdp_fsdp_preview", d);
+    if (st == CDP_OK) st = cdp__fsdp_paper_ranks("cdp_fsdp_preview", d, rank, &ranks);
     if (st != CDP_OK) return st;
-    ranks = d->group ? cdp_size(d->group) : d->paper_ranks;
-    if (ranks > 65535 || rank >= ranks)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_fsdp_preview: rank %u of %u; set desc.group, or desc.paper_ranks to 1 to 65535",
-            rank, ranks);
     cdp__fsdp_preview(d, ranks, rank, out);
     return CDP_OK;
 }

@@ -49,6 +49,8 @@ CDP__PRIVATE cdp_status cdp__fsdp_retire(cdp_fsdp *f) {
     cdp__fsdp_ends(f, g.event);
     --u->reducing;
     --f->flights;
+    cdp__fsdp_travels(f, false);
+    cdp__fsdp_label_gradients(f, u);
     memmove(&f->flight[0], &f->flight[1], f->flights * sizeof f->flight[0]);
     return cdp__fsdp_pass_on(f, g.unit);
 }
@@ -92,6 +94,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_begin_grad(cdp_fsdp *f, cdp__fsdp_unit *u) {
     if (st != CDP_OK) return st;
     memset(u->grad, 0, (size_t)(u->range[0].total * sizeof(float)));
     f->held += u->range[0].total * sizeof(float);
+    cdp__fsdp_label_gradients(f, u);
     return CDP_OK;
 }
 
@@ -148,6 +151,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_start_reduction(cdp_fsdp *f, uint32_t unit) {
     if (st != CDP_OK) return cdp__fsdp_named("cdp_fsdp_ready", u, st);
     ++f->flights;
     ++u->reducing;
+    cdp__fsdp_travels(f, true);
     ++f->now.reductions;
     f->now.reduce_bytes += received;
     g->event = cdp__fsdp_begins(f, CDP__FSDP_REDUCTIONS, unit, received, cdp__fsdp_now(f));

@@ -153,8 +153,10 @@ struct cdp_fsdp {
     cdp_status failed; /* of the first call that failed in the midst of a step */
     char cause[512];   /* its text */
     cdp_fsdp_stats stats, now;
-    uint64_t held;            /* bytes of gathered units and of whole gradients in use */
-    cdp__fsdp_spans spans[2]; /* of the last step, of this one */
+    uint32_t under_way;          /* gathers and reductions */
+    uint64_t since_ns, begin_ns; /* when the first of these began; when this step did */
+    uint64_t held;               /* bytes of gathered units and of whole gradients in use */
+    cdp__fsdp_spans spans[2];    /* of the last step, of this one */
 };
 
 CDP__PRIVATE void *cdp__fsdp_alloc(const cdp_fsdp *f, uint64_t bytes) {
@@ -243,6 +245,51 @@ CDP__PRIVATE void cdp__fsdp_end_spans(cdp_fsdp *f) {
     f->spans[1].events = was.events;
     f->spans[1].count = f->spans[1].lost = 0;
     f->spans[1].begin_ns = f->spans[0].end_ns;
+}
+
+/* An operation has begun, or its end was seen. */
+CDP__PRIVATE void cdp__fsdp_travels(cdp_fsdp *f, bool begins) {
+    const uint64_t now = cdp__fsdp_now(f);
+    if (begins && !f->under_way++) f->since_ns = now;
+    if (!begins && !--f->under_way) f->now.comm_ns += now - f->since_ns;
+}
+
+/* Figures of a step that ends; operations that are under way go on in the next one. */
+CDP__PRIVATE void cdp__fsdp_end_figures(cdp_fsdp *f) {
+    const uint64_t now = cdp__fsdp_now(f);
+    cdp_fsdp_stats *s = &f->stats;
+    if (f->under_way) f->now.comm_ns += now - f->since_ns;
+    s->gathers = f->now.gathers;
+    s->reductions = f->now.reductions;
+    s->misses = f->now.misses;
+    s->gather_bytes = f->now.gather_bytes;
+    s->reduce_bytes = f->now.reduce_bytes;
+    s->exposed_ns = f->now.exposed_ns;
+    s->forward_bytes = f->now.forward_bytes;
+    s->comm_ns = cdp__max(f->now.comm_ns, s->exposed_ns);
+    s->step_ns = now - f->begin_ns;
+    s->hidden = s->comm_ns ? 1 - (double)s->exposed_ns / (double)s->comm_ns : 0;
+    s->total_comm_ns += s->comm_ns;
+    s->total_exposed_ns += s->exposed_ns;
+    s->total_step_ns += s->step_ns;
+    ++s->steps;
+    f->since_ns = f->begin_ns = now;
+    memset(&f->now, 0, sizeof f->now);
+}
+
+/* Tells the program what is in use under the name of a unit. */
+CDP__PRIVATE void cdp__fsdp_label(
+    const cdp_fsdp *f, const cdp__fsdp_unit *u, const char *what, uint64_t bytes) {
+    char label[96];
+    cdp__text t = cdp__text_of(label, sizeof label);
+    if (!f->desc.label) return;
+    cdp__text_add(&t, "%s%s", u->name, what);
+    f->desc.label(f->desc.user, label, bytes);
+}
+
+CDP__PRIVATE void cdp__fsdp_label_gradients(const cdp_fsdp *f, const cdp__fsdp_unit *u) {
+    const uint64_t held = u->reducing + (u->grad ? 1ull : 0);
+    cdp__fsdp_label(f, u, " gradients", held * u->range[0].total * sizeof(float));
 }
 
 /* What this thread's last error says, with units in the place of buckets. */

@@ -212,14 +212,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_next_step(cdp_fsdp *f, bool changed) {
         u->sums = u->forwarded = 0;
     }
     if (changed) cdp__fsdp_forget_slots(f);
-    f->stats.gathers = f->now.gathers;
-    f->stats.reductions = f->now.reductions;
-    f->stats.misses = f->now.misses;
-    f->stats.gather_bytes = f->now.gather_bytes;
-    f->stats.reduce_bytes = f->now.reduce_bytes;
-    f->stats.exposed_ns = f->now.exposed_ns;
-    f->stats.forward_bytes = f->now.forward_bytes;
-    memset(&f->now, 0, sizeof f->now);
+    cdp__fsdp_end_figures(f);
     cdp__fsdp_end_spans(f);
     st = f->record_count ? cdp__fsdp_prefetch(f) : CDP_OK;
     return cdp__fsdp_broken(f, st);

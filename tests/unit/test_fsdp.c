@@ -189,6 +189,66 @@ TEST(as_many_units_as_there_may_be_are_planned_at_once) {
     free(params);
 }
 
+/* At a byte each microsecond, operations take as long as a step has bytes. */
+static void times_follow_from_bytes(
+    const cdp_fsdp_desc *d, uint32_t ranks, uint32_t rank, const cdp_fsdp_stats *paper) {
+    const cdp_fsdp_speed speed = {.bytes_per_us = 1};
+    cdp_fsdp_times t;
+    T_EQ(CDP_OK, cdp_fsdp_preview_times(d, rank, &speed, &t));
+    T_EQ(ranks > 1 ? paper->gather_bytes + paper->reduce_bytes + 16 : 0, (uint64_t)t.comm_us);
+    T(t.exposed_us >= 0 && t.exposed_us <= t.comm_us && t.step_us == t.exposed_us);
+}
+
+/* Units of 32 bytes, half of which come from the other rank. */
+TEST(waiting_is_known_on_paper) {
+    static cdp_fsdp_param params[3];
+    const double us[3] = {100, 100, 100}, little[3] = {10, 10, 10};
+    cdp_fsdp_speed speed = {.bytes_per_us = 1, .unit_us = us};
+    cdp_fsdp_times t;
+    cdp_fsdp_desc d;
+    memset(&d, 0, sizeof d);
+    for (uint32_t i = 0; i < 3; ++i) {
+        params[i].unit = i;
+        params[i].ndim = 1;
+        params[i].shape[0] = 8;
+        params[i].grain = CDP_GRAIN_ANY;
+    }
+    d.params = params;
+    d.param_count = 3;
+    d.paper_ranks = 2;
+    /* The first gather, the last reduction and the end are waited for. Unit 0 is gathered again. */
+    T_EQ(CDP_OK, cdp_fsdp_preview_times(&d, 0, &speed, &t));
+    T_EQ(4 * 16 + 3 * 16 + 16, (uint64_t)t.comm_us);
+    T_EQ(3 * 16, (uint64_t)t.exposed_us);
+    T_EQ(900 + 3 * 16, (uint64_t)t.step_us);
+    T(fabs(t.hidden - (1 - 48. / 128)) < 1e-12);
+    speed.latency_us = 4; /* of each of eight operations */
+    T_EQ(CDP_OK, cdp_fsdp_preview_times(&d, 1, &speed, &t));
+    T_EQ(4 * 20 + 3 * 20 + 20, (uint64_t)t.comm_us);
+    T_EQ(3 * 20, (uint64_t)t.exposed_us);
+    speed.latency_us = 0;
+    /* Forward waits 6 us for each of two units more, backward 12 us for unit 0, whose gather comes
+       after a reduction. */
+    speed.unit_us = little;
+    T_EQ(CDP_OK, cdp_fsdp_preview_times(&d, 0, &speed, &t));
+    T_EQ(16 + 6 + 6 + 12 + 2 * 16, (uint64_t)t.exposed_us);
+    T_EQ(3 * 30 + 72, (uint64_t)t.step_us);
+    /* Every gather is waited for, two of them with the reduction before; one unit is here still. */
+    d.no_prefetch = true;
+    speed.unit_us = us;
+    T_EQ(CDP_OK, cdp_fsdp_preview_times(&d, 0, &speed, &t));
+    T_EQ(3 * 16 + 2 * 32 + 2 * 16, (uint64_t)t.exposed_us);
+    d.paper_ranks = 1;
+    T_EQ(CDP_OK, cdp_fsdp_preview_times(&d, 0, &speed, &t));
+    T(t.step_us == 900 && t.comm_us == 0 && t.exposed_us == 0 && t.hidden == 0);
+    speed.bytes_per_us = 0;
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_preview_times(&d, 0, &speed, &t));
+    T_TEXT("bytes_per_us", cdp_last_error()->text);
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_preview_times(&d, 1, &speed, &t));
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_preview_times(&d, 0, NULL, &t));
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_preview_times(&d, 0, &speed, NULL));
+}
+
 /* More sizes than are counted at once, and parameters that are not in the order of units. */
 static void rank_has_many_sizes(cdp_group *g, void *arg) {
     enum {
@@ -211,6 +271,7 @@ static void rank_has_many_sizes(cdp_group *g, void *arg) {
     d.params = params;
     d.param_count = SIZES * EACH;
     T_EQ(CDP_OK, cdp_fsdp_preview(&d, cdp_rank(g), &paper));
+    times_follow_from_bytes(&d, cdp_size(g), cdp_rank(g), &paper);
     T_EQ(slots, paper.slot_bytes);
     T_EQ(SIZES * (1 + 2 + 1), paper.gathers);
     T_EQ(CDP_OK, cdp_fsdp_create(&d, &f));
@@ -390,6 +451,7 @@ static void train(cdp_group *whole_group, cdp_group *g, cdp_group *replicate, ui
         d.optim = &m->optim;
     if (!T_EQ(CDP_OK, cdp_fsdp_create(&d, &f))) printf("    %s\n", cdp_last_error()->text);
     T_EQ(CDP_OK, cdp_fsdp_preview(&d, cdp_rank(g), &paper));
+    times_follow_from_bytes(&d, cdp_size(g), cdp_rank(g), &paper);
     for (uint32_t step = 0; step < 4 && f; ++step) {
         cdp_fsdp_info info;
         double squares = 0;
@@ -517,6 +579,7 @@ int main(int argc, char **argv) {
         {"many_units_fit_on_paper", many_units_fit_on_paper, 20},
         {"as_many_units_as_there_may_be_are_planned_at_once",
             as_many_units_as_there_may_be_are_planned_at_once, 30},
+        {"waiting_is_known_on_paper", waiting_is_known_on_paper, 20},
         {"more_sizes_than_are_counted_at_once_are_planned",
             more_sizes_than_are_counted_at_once_are_planned, 30},
         {"random_models_train_as_in_one_process", random_models_train_as_in_one_process, 120},

@@ -2,6 +2,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "cdp_fsdp.h"
+#include "cdp_mem.h"
 #include "ranks.h"
 #include <math.h>
 
@@ -796,6 +797,81 @@ static void rank_draws(cdp_group *g, void *arg) {
     free(json);
     cdp_fsdp_destroy(r.f);
 }
+/* What a rank has been told is in use. */
+typedef struct told {
+    cdp_mem *mem; /* that shows it; NULL: none */
+    char label[4 * UNITS][40];
+    uint64_t bytes[4 * UNITS], all, most;
+    uint32_t count;
+} told;
+static void tell(void *user, const char *label, uint64_t bytes) {
+    told *t = (told *)user;
+    uint32_t i = 0;
+    while (i < t->count && strcmp(t->label[i], label))
+        ++i;
+    if (i == t->count) {
+        T(t->count < 4 * UNITS);
+        snprintf(t->label[t->count++], sizeof t->label[0], "%s", label);
+    }
+    t->all += bytes - t->bytes[i];
+    t->bytes[i] = bytes;
+    if (t->all > t->most) t->most = t->all;
+    if (t->mem) T_EQ(CDP_OK, cdp_mem_external(t->mem, label, bytes));
+}
+
+static bool segment_of(cdp_mem *mem, const char *label, uint64_t bytes) {
+    const cdp_mem_segment *g;
+    cdp_mem_shot *shot = NULL;
+    uint32_t i, n;
+    T_EQ(CDP_OK, cdp_mem_snapshot(&mem, 1, true, &shot));
+    n = cdp_mem_segments(shot, &g);
+    for (i = 0; i < n && (!g[i].label || strcmp(g[i].label, label) || g[i].size != bytes); ++i) {
+    }
+    cdp_mem_shot_free(shot);
+    return i < n;
+}
+
+static void rank_tells(cdp_group *g, void *arg) {
+    const cdp_mem_desc of = {.recorder_only = true, .record = {.history = CDP_MEM_HISTORY_STATE}};
+    told t;
+    rig r;
+    cdp_fsdp_stats s;
+    uint64_t comm = 0, step_ns = 0;
+    (void)arg;
+    memset(&t, 0, sizeof t);
+    if (cdp_rank(g) == 0) T_EQ(CDP_OK, cdp_mem_create(&of, &t.mem));
+    rig_desc(&r, g);
+    r.desc.label = tell;
+    r.desc.user = &t;
+    T_EQ(CDP_OK, cdp_fsdp_create(&r.desc, &r.f));
+    for (uint32_t step = 1; step <= 4; ++step) {
+        T_EQ(CDP_OK, cdp_fsdp_need(r.f, 1));
+        if (t.mem) T(segment_of(t.mem, "unit1", (5 * 3 + 5 + 5 * 3) * 4));
+        T_EQ(CDP_OK, cdp_fsdp_done(r.f, 1));
+        T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+        for (uint32_t i = 0; i < t.count; ++i)
+            T(!strstr(t.label[i], " gradients") || !t.bytes[i]);
+        T_EQ(r.f->held, t.all);
+        T_EQ(CDP_OK, cdp_fsdp_step(r.f));
+        s = cdp_fsdp_stats_of(r.f);
+        comm += s.comm_ns;
+        step_ns += s.step_ns;
+        T_EQ(step, s.steps);
+        T(s.exposed_ns <= s.comm_ns && s.comm_ns <= s.step_ns && s.hidden >= 0 && s.hidden <= 1);
+        T(s.total_comm_ns == comm && s.total_step_ns == step_ns);
+    }
+    T_EQ(2 * UNITS, t.count);
+    T(t.most > s.slot_bytes && t.most <= s.slot_bytes + s.gradient_bytes);
+    cdp_fsdp_destroy(r.f);
+    T_EQ(0, t.all);
+    cdp_mem_destroy(t.mem);
+}
+TEST(units_in_use_are_told_by_name_and_figures_add_up) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        run_ranks(n, NULL, 0, rank_tells, NULL);
+}
+
 TEST(a_step_is_drawn_as_json_and_svg) {
     for (uint32_t n = 1; n <= 3; ++n)
         for (uint32_t events = 0; events < 2000; events = events ? events * 100 : 3)
@@ -913,6 +989,8 @@ int main(int argc, char **argv) {
         {"what_some_ranks_saved_others_restore", what_some_ranks_saved_others_restore, 30},
         {"what_was_gathered_before_a_restore_is_gathered_again",
             what_was_gathered_before_a_restore_is_gathered_again, 30},
+        {"units_in_use_are_told_by_name_and_figures_add_up",
+            units_in_use_are_told_by_name_and_figures_add_up, 30},
         {"a_step_is_drawn_as_json_and_svg", a_step_is_drawn_as_json_and_svg, 30},
         {"nothing_is_allocated_after_the_first_steps", nothing_is_allocated_after_the_first_steps,
             30},
