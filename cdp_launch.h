@@ -43,6 +43,7 @@
         know how they stand                                cdp_agent_state_of, _state_name
         end them                                           cdp_agent_stop, cdp_agent_destroy
         know how each one ended, first failure first       cdp_agent_result; as a file: _save
+        hear of starts and ends as they happen             desc.event; cdp_agent_event_text: JSON
         in a worker: be ended where it is stuck            cdp_timer_begin, cdp_timer_end
 
     COMING FROM PyTorch
@@ -54,6 +55,7 @@
         monitor_interval; max_restarts                     desc.poll_ms; desc.max_restarts
         Std, redirects, tee                                desc.redirects, desc.tee
         RunResult, ChildFailedError                        cdp_launch_result, ends[0]
+        elastic.events: record, handlers                   desc.event
         elastic.timer: expires, FileTimerServer            cdp_timer_begin, cdp_timer_end
         rendezvous of agents, machines that come and go    tools/cdprun
 
@@ -116,6 +118,36 @@ typedef enum cdp_agent_state {
 #define CDP_AGENT_STDOUT 1u
 #define CDP_AGENT_STDERR 2u
 
+/* How a worker ended. */
+typedef struct cdp_worker_end {
+    uint32_t rank, local_rank;
+    const char *role;     /* its ROLE_NAME */
+    int32_t pid;          /* 0: it never ran */
+    int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
+    int32_t signal;       /* 0: by an exit code */
+    bool ended, by_agent; /* by_agent: by a signal that the agent had sent */
+    uint64_t time_us;     /* when, since 1970; 0: it has not ended */
+    double seconds;       /* how long it ran */
+    /* never NULL. error_file: what cdp_error_record_from_env() writes; message: what it wrote
+       there; last_lines: the last 4 KiB of stderr, or of stdout if there are none */
+    const char *error_file, *message, *last_lines;
+} cdp_worker_end;
+
+/* What happens to the workers of an agent. */
+typedef enum cdp_agent_event_kind {
+    CDP_AGENT_STARTED,      /* all have started: for the first time, or again */
+    CDP_AGENT_WORKER_ENDED, /* one has ended, in whatever way */
+    CDP_AGENT_ENDED         /* all have ended for good: SUCCEEDED, FAILED, STOPPED or UNKNOWN */
+} cdp_agent_event_kind;
+
+typedef struct cdp_agent_event {
+    cdp_agent_event_kind kind;
+    cdp_agent_state state;     /* of the agent, when it happened */
+    uint32_t attempt;          /* 0: the first start; 1: after one restart */
+    uint64_t time_us;          /* since 1970 */
+    const cdp_worker_end *end; /* WORKER_ENDED: how; else NULL. Valid during the call */
+} cdp_agent_event;
+
 /* What to start. All that it points to must stay until cdp_agent_destroy(). 0 and NULL mean the
    default. */
 typedef struct cdp_launch_desc {
@@ -173,24 +205,14 @@ typedef struct cdp_launch_desc {
     bool no_prefix;
     /* the result is written to this file when the workers have ended for good */
     const char *result_file;
+    /* called for each event, inside cdp_agent_start(), cdp_agent_step() and cdp_agent_wait(); must
+       not call functions of this agent. Workers that an agent kills because not all could start,
+       or in cdp_agent_destroy(), have none. NULL: events go nowhere */
+    void (*event)(void *event_user, const cdp_agent_event *event);
+    void *event_user;
 } cdp_launch_desc;
 
 typedef struct cdp_agent cdp_agent;
-
-/* How a worker ended. */
-typedef struct cdp_worker_end {
-    uint32_t rank, local_rank;
-    const char *role;     /* its ROLE_NAME */
-    int32_t pid;          /* 0: it never ran */
-    int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
-    int32_t signal;       /* 0: by an exit code */
-    bool ended, by_agent; /* by_agent: by a signal that the agent had sent */
-    uint64_t time_us;     /* when, since 1970; 0: it has not ended */
-    double seconds;       /* how long it ran */
-    /* never NULL. error_file: what cdp_error_record_from_env() writes; message: what it wrote
-       there; last_lines: the last 4 KiB of stderr, or of stdout if there are none */
-    const char *error_file, *message, *last_lines;
-} cdp_worker_end;
 
 typedef struct cdp_launch_result {
     cdp_agent_state state;
@@ -231,6 +253,12 @@ CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *agent);
    "seconds", "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no
    path), IO. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *path);
+/* An event as one line of JSON without its end: {"event": "start", "worker_end" or "end", "time",
+   "attempt", "state"}, and of a worker that has ended {"rank", "local_rank", "role", "pid",
+   "exit_code", "signal", "ended_at", "seconds", "error_file", "message", "last_lines"}. Writes at
+   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
+   whole line without the zero; 0 without an event. Any thread. */
+CDP_API uint64_t cdp_agent_event_text(const cdp_agent_event *event, char *text, uint64_t room);
 /* Kills what still runs, and frees. NULL is allowed. */
 CDP_API void cdp_agent_destroy(cdp_agent *agent);
 
@@ -2158,6 +2186,56 @@ CDP__PRIVATE void cdp__agent_json_ms(cdp__text *t, const char *name, uint64_t ms
         part / 10 % 10, part % 10);
 }
 
+/* The members of a worker that has ended, after its rank; `at`: what its time is called. */
+CDP__PRIVATE void cdp__agent_json_end(
+    cdp__text *t, const cdp_worker_end *e, const char *host, const char *at) {
+    cdp__text_add(t, "\"rank\": %u, \"local_rank\": %u", e->rank, e->local_rank);
+    cdp__agent_json_text(t, "role", e->role);
+    if (host) cdp__agent_json_text(t, "host", host);
+    cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
+        (int)e->exit_code, (int)e->signal);
+    cdp__agent_json_ms(t, at, e->time_us / 1000);
+    cdp__agent_json_ms(t, "seconds", (uint64_t)(e->seconds * 1000));
+    cdp__agent_json_text(t, "error_file", e->error_file);
+    cdp__agent_json_text(t, "message", e->message);
+    cdp__agent_json_text(t, "last_lines", e->last_lines);
+}
+
+CDP_API uint64_t cdp_agent_event_text(const cdp_agent_event *event, char *text, uint64_t room) {
+    static const char *const names[] = {"start", "worker_end", "end"};
+    const uint32_t kind = event ? (uint32_t)event->kind : 0;
+    cdp__text t = cdp__text_of(text, room);
+    if (!event || kind >= sizeof names / sizeof *names) return 0;
+    cdp__text_add(&t, "{\"event\": \"%s\"", names[kind]);
+    cdp__agent_json_ms(&t, "time", event->time_us / 1000);
+    cdp__text_add(&t, ", \"attempt\": %u, \"state\": \"%s\"", event->attempt,
+        cdp_agent_state_name(event->state));
+    if (event->end) {
+        cdp__text_add(&t, ", ");
+        cdp__agent_json_end(&t, event->end, NULL, "ended_at");
+    }
+    cdp__text_char(&t, '}');
+    return cdp__text_end(&t);
+}
+
+/* Hands an event to the program; `i`: the worker that has ended, or -1. */
+CDP__PRIVATE void cdp__agent_tell(cdp_agent *a, cdp_agent_event_kind kind, int64_t i) {
+    cdp_worker_end end;
+    cdp_agent_event e;
+    if (!a->desc.event) return;
+    memset(&e, 0, sizeof e);
+    e.kind = kind;
+    e.state = a->state;
+    e.attempt = a->attempt;
+    e.time_us = cdp__os_date_us();
+    if (i >= 0) {
+        cdp__agent_end_of(a, (uint32_t)i, &end);
+        e.end = &end;
+        e.time_us = end.time_us;
+    }
+    a->desc.event(a->desc.event_user, &e);
+}
+
 CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
     uint32_t i;
     cdp__text_add(t, "{\"state\": \"%s\"", cdp_agent_state_name(r->state));
@@ -2170,17 +2248,8 @@ CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
     cdp__text_add(t, ", \"workers\": [");
     for (i = 0; i < r->count; ++i) {
         const cdp_worker_end *const e = &r->ends[i];
-        cdp__text_add(
-            t, "%s\n  {\"rank\": %u, \"local_rank\": %u", i ? "," : "", e->rank, e->local_rank);
-        cdp__agent_json_text(t, "role", e->role);
-        cdp__agent_json_text(t, "host", r->host);
-        cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
-            (int)e->exit_code, (int)e->signal);
-        cdp__agent_json_ms(t, "time", e->time_us / 1000);
-        cdp__agent_json_ms(t, "seconds", (uint64_t)(e->seconds * 1000));
-        cdp__agent_json_text(t, "error_file", e->error_file);
-        cdp__agent_json_text(t, "message", e->message);
-        cdp__agent_json_text(t, "last_lines", e->last_lines);
+        cdp__text_add(t, "%s\n  {", i ? "," : "");
+        cdp__agent_json_end(t, e, r->host, "time");
         cdp__text_char(t, '}');
     }
     cdp__text_add(t, "]}\n");
@@ -2351,9 +2420,14 @@ CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
     cdp__process_close(told[0]);
     if (st != CDP_OK) cdp__agent_kill_all(a);
     a->state = st == CDP_OK ? CDP_AGENT_HEALTHY : CDP_AGENT_FAILED;
-    if (st == CDP_OK) return CDP_OK;
+    if (st == CDP_OK) {
+        cdp__agent_tell(a, CDP_AGENT_STARTED, -1);
+        return CDP_OK;
+    }
     a->phase = CDP__AGENT_OVER;
     a->why = *cdp_last_error();
+    if (a->attempt) cdp__agent_tell(a, CDP_AGENT_ENDED, -1);
+    *cdp__error_slot() = a->why; /* whatever the program has called */
     return st;
 }
 
@@ -2396,6 +2470,7 @@ CDP__PRIVATE void cdp__agent_reap_one(cdp_agent *a, uint32_t i) {
     cdp__agent_carry(a, i, 16);
     /* what it left behind; a group that has members keeps its number */
     if (r > 0) cdp__process_signal(w->p.pid, CDP__PROCESS_KILL);
+    cdp__agent_tell(a, CDP_AGENT_WORKER_ENDED, i);
 }
 
 /* Looks at all workers; returns how many run. */
@@ -2450,6 +2525,7 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     else
         a->state = a->stopping && !well ? CDP_AGENT_STOPPED : CDP_AGENT_SUCCEEDED;
     if (a->late && a->first < 0) a->state = CDP_AGENT_STOPPED;
+    cdp__agent_tell(a, CDP_AGENT_ENDED, -1);
     return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
 }
 

@@ -41,6 +41,7 @@
         know how they stand                                cdp_agent_state_of, _state_name
         end them                                           cdp_agent_stop, cdp_agent_destroy
         know how each one ended, first failure first       cdp_agent_result; as a file: _save
+        hear of starts and ends as they happen             desc.event; cdp_agent_event_text: JSON
         in a worker: be ended where it is stuck            cdp_timer_begin, cdp_timer_end
 
     COMING FROM PyTorch
@@ -52,6 +53,7 @@
         monitor_interval; max_restarts                     desc.poll_ms; desc.max_restarts
         Std, redirects, tee                                desc.redirects, desc.tee
         RunResult, ChildFailedError                        cdp_launch_result, ends[0]
+        elastic.events: record, handlers                   desc.event
         elastic.timer: expires, FileTimerServer            cdp_timer_begin, cdp_timer_end
         rendezvous of agents, machines that come and go    tools/cdprun
 

@@ -59,6 +59,7 @@ CDP__PRIVATE void cdp__agent_reap_one(cdp_agent *a, uint32_t i) {
     cdp__agent_carry(a, i, 16);
     /* what it left behind; a group that has members keeps its number */
     if (r > 0) cdp__process_signal(w->p.pid, CDP__PROCESS_KILL);
+    cdp__agent_tell(a, CDP_AGENT_WORKER_ENDED, i);
 }
 
 /* Looks at all workers; returns how many run. */
@@ -113,6 +114,7 @@ CDP__PRIVATE cdp_status cdp__agent_over(cdp_agent *a) {
     else
         a->state = a->stopping && !well ? CDP_AGENT_STOPPED : CDP_AGENT_SUCCEEDED;
     if (a->late && a->first < 0) a->state = CDP_AGENT_STOPPED;
+    cdp__agent_tell(a, CDP_AGENT_ENDED, -1);
     return a->desc.result_file ? cdp_agent_save(a, a->desc.result_file) : CDP_OK;
 }
 

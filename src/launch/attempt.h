@@ -18,6 +18,7 @@
 #include "state.h"
 #include "environment.h"
 #include "output.h"
+#include "ends.h"
 
 /* A port of this machine that nobody has now. */
 CDP__PRIVATE cdp_status cdp__agent_port(cdp_agent *a, uint16_t *port) {
@@ -167,9 +168,14 @@ CDP__PRIVATE cdp_status cdp__agent_attempt(cdp_agent *a) {
     cdp__process_close(told[0]);
     if (st != CDP_OK) cdp__agent_kill_all(a);
     a->state = st == CDP_OK ? CDP_AGENT_HEALTHY : CDP_AGENT_FAILED;
-    if (st == CDP_OK) return CDP_OK;
+    if (st == CDP_OK) {
+        cdp__agent_tell(a, CDP_AGENT_STARTED, -1);
+        return CDP_OK;
+    }
     a->phase = CDP__AGENT_OVER;
     a->why = *cdp_last_error();
+    if (a->attempt) cdp__agent_tell(a, CDP_AGENT_ENDED, -1);
+    *cdp__error_slot() = a->why; /* whatever the program has called */
     return st;
 }
 

@@ -103,6 +103,56 @@ CDP__PRIVATE void cdp__agent_json_ms(cdp__text *t, const char *name, uint64_t ms
         part / 10 % 10, part % 10);
 }
 
+/* The members of a worker that has ended, after its rank; `at`: what its time is called. */
+CDP__PRIVATE void cdp__agent_json_end(
+    cdp__text *t, const cdp_worker_end *e, const char *host, const char *at) {
+    cdp__text_add(t, "\"rank\": %u, \"local_rank\": %u", e->rank, e->local_rank);
+    cdp__agent_json_text(t, "role", e->role);
+    if (host) cdp__agent_json_text(t, "host", host);
+    cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
+        (int)e->exit_code, (int)e->signal);
+    cdp__agent_json_ms(t, at, e->time_us / 1000);
+    cdp__agent_json_ms(t, "seconds", (uint64_t)(e->seconds * 1000));
+    cdp__agent_json_text(t, "error_file", e->error_file);
+    cdp__agent_json_text(t, "message", e->message);
+    cdp__agent_json_text(t, "last_lines", e->last_lines);
+}
+
+CDP_API uint64_t cdp_agent_event_text(const cdp_agent_event *event, char *text, uint64_t room) {
+    static const char *const names[] = {"start", "worker_end", "end"};
+    const uint32_t kind = event ? (uint32_t)event->kind : 0;
+    cdp__text t = cdp__text_of(text, room);
+    if (!event || kind >= sizeof names / sizeof *names) return 0;
+    cdp__text_add(&t, "{\"event\": \"%s\"", names[kind]);
+    cdp__agent_json_ms(&t, "time", event->time_us / 1000);
+    cdp__text_add(&t, ", \"attempt\": %u, \"state\": \"%s\"", event->attempt,
+        cdp_agent_state_name(event->state));
+    if (event->end) {
+        cdp__text_add(&t, ", ");
+        cdp__agent_json_end(&t, event->end, NULL, "ended_at");
+    }
+    cdp__text_char(&t, '}');
+    return cdp__text_end(&t);
+}
+
+/* Hands an event to the program; `i`: the worker that has ended, or -1. */
+CDP__PRIVATE void cdp__agent_tell(cdp_agent *a, cdp_agent_event_kind kind, int64_t i) {
+    cdp_worker_end end;
+    cdp_agent_event e;
+    if (!a->desc.event) return;
+    memset(&e, 0, sizeof e);
+    e.kind = kind;
+    e.state = a->state;
+    e.attempt = a->attempt;
+    e.time_us = cdp__os_date_us();
+    if (i >= 0) {
+        cdp__agent_end_of(a, (uint32_t)i, &end);
+        e.end = &end;
+        e.time_us = end.time_us;
+    }
+    a->desc.event(a->desc.event_user, &e);
+}
+
 CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
     uint32_t i;
     cdp__text_add(t, "{\"state\": \"%s\"", cdp_agent_state_name(r->state));
@@ -115,17 +165,8 @@ CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
     cdp__text_add(t, ", \"workers\": [");
     for (i = 0; i < r->count; ++i) {
         const cdp_worker_end *const e = &r->ends[i];
-        cdp__text_add(
-            t, "%s\n  {\"rank\": %u, \"local_rank\": %u", i ? "," : "", e->rank, e->local_rank);
-        cdp__agent_json_text(t, "role", e->role);
-        cdp__agent_json_text(t, "host", r->host);
-        cdp__text_add(t, ", \"pid\": %d, \"exit_code\": %d, \"signal\": %d", (int)e->pid,
-            (int)e->exit_code, (int)e->signal);
-        cdp__agent_json_ms(t, "time", e->time_us / 1000);
-        cdp__agent_json_ms(t, "seconds", (uint64_t)(e->seconds * 1000));
-        cdp__agent_json_text(t, "error_file", e->error_file);
-        cdp__agent_json_text(t, "message", e->message);
-        cdp__agent_json_text(t, "last_lines", e->last_lines);
+        cdp__text_add(t, "%s\n  {", i ? "," : "");
+        cdp__agent_json_end(t, e, r->host, "time");
         cdp__text_char(t, '}');
     }
     cdp__text_add(t, "]}\n");

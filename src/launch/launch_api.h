@@ -20,6 +20,36 @@ typedef enum cdp_agent_state {
 #define CDP_AGENT_STDOUT 1u
 #define CDP_AGENT_STDERR 2u
 
+/* How a worker ended. */
+typedef struct cdp_worker_end {
+    uint32_t rank, local_rank;
+    const char *role;     /* its ROLE_NAME */
+    int32_t pid;          /* 0: it never ran */
+    int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
+    int32_t signal;       /* 0: by an exit code */
+    bool ended, by_agent; /* by_agent: by a signal that the agent had sent */
+    uint64_t time_us;     /* when, since 1970; 0: it has not ended */
+    double seconds;       /* how long it ran */
+    /* never NULL. error_file: what cdp_error_record_from_env() writes; message: what it wrote
+       there; last_lines: the last 4 KiB of stderr, or of stdout if there are none */
+    const char *error_file, *message, *last_lines;
+} cdp_worker_end;
+
+/* What happens to the workers of an agent. */
+typedef enum cdp_agent_event_kind {
+    CDP_AGENT_STARTED,      /* all have started: for the first time, or again */
+    CDP_AGENT_WORKER_ENDED, /* one has ended, in whatever way */
+    CDP_AGENT_ENDED         /* all have ended for good: SUCCEEDED, FAILED, STOPPED or UNKNOWN */
+} cdp_agent_event_kind;
+
+typedef struct cdp_agent_event {
+    cdp_agent_event_kind kind;
+    cdp_agent_state state;     /* of the agent, when it happened */
+    uint32_t attempt;          /* 0: the first start; 1: after one restart */
+    uint64_t time_us;          /* since 1970 */
+    const cdp_worker_end *end; /* WORKER_ENDED: how; else NULL. Valid during the call */
+} cdp_agent_event;
+
 /* What to start. All that it points to must stay until cdp_agent_destroy(). 0 and NULL mean the
    default. */
 typedef struct cdp_launch_desc {
@@ -77,24 +107,14 @@ typedef struct cdp_launch_desc {
     bool no_prefix;
     /* the result is written to this file when the workers have ended for good */
     const char *result_file;
+    /* called for each event, inside cdp_agent_start(), cdp_agent_step() and cdp_agent_wait(); must
+       not call functions of this agent. Workers that an agent kills because not all could start,
+       or in cdp_agent_destroy(), have none. NULL: events go nowhere */
+    void (*event)(void *event_user, const cdp_agent_event *event);
+    void *event_user;
 } cdp_launch_desc;
 
 typedef struct cdp_agent cdp_agent;
-
-/* How a worker ended. */
-typedef struct cdp_worker_end {
-    uint32_t rank, local_rank;
-    const char *role;     /* its ROLE_NAME */
-    int32_t pid;          /* 0: it never ran */
-    int32_t exit_code;    /* -1: by a signal, or not known, or it still runs */
-    int32_t signal;       /* 0: by an exit code */
-    bool ended, by_agent; /* by_agent: by a signal that the agent had sent */
-    uint64_t time_us;     /* when, since 1970; 0: it has not ended */
-    double seconds;       /* how long it ran */
-    /* never NULL. error_file: what cdp_error_record_from_env() writes; message: what it wrote
-       there; last_lines: the last 4 KiB of stderr, or of stdout if there are none */
-    const char *error_file, *message, *last_lines;
-} cdp_worker_end;
 
 typedef struct cdp_launch_result {
     cdp_agent_state state;
@@ -135,6 +155,12 @@ CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *agent);
    "seconds", "error_file", "message", "last_lines"}]}, the first failure first. Errors: INVALID (no
    path), IO. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *path);
+/* An event as one line of JSON without its end: {"event": "start", "worker_end" or "end", "time",
+   "attempt", "state"}, and of a worker that has ended {"rank", "local_rank", "role", "pid",
+   "exit_code", "signal", "ended_at", "seconds", "error_file", "message", "last_lines"}. Writes at
+   most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
+   whole line without the zero; 0 without an event. Any thread. */
+CDP_API uint64_t cdp_agent_event_text(const cdp_agent_event *event, char *text, uint64_t room);
 /* Kills what still runs, and frees. NULL is allowed. */
 CDP_API void cdp_agent_destroy(cdp_agent *agent);
 

@@ -351,6 +351,69 @@ TEST(all_workers_start_again) {
     folder_remove();
 }
 
+typedef struct heard {
+    uint32_t started, ended, over, attempts, code_5;
+    char lines[4096];
+    uint64_t used;
+} heard;
+
+static void hear(void *user, const cdp_agent_event *e) {
+    heard *const h = user;
+    char line[1024], few[8];
+    const uint64_t n = cdp_agent_event_text(e, line, sizeof line);
+    T(n < sizeof line && n == strlen(line) && n == cdp_agent_event_text(e, NULL, 0));
+    T_EQ(n, cdp_agent_event_text(e, few, sizeof few));
+    T(strlen(few) == 7 && memcmp(few, line, 7) == 0);
+    h->used += (uint64_t)snprintf(h->lines + h->used, sizeof h->lines - h->used, "%s\n", line);
+    T(e->time_us > 1500000000000000ull);
+    T((e->kind == CDP_AGENT_WORKER_ENDED) == (e->end != NULL));
+    h->started += e->kind == CDP_AGENT_STARTED;
+    h->ended += e->kind == CDP_AGENT_WORKER_ENDED;
+    h->over += e->kind == CDP_AGENT_ENDED;
+    if (e->kind == CDP_AGENT_STARTED) T_EQ(h->attempts++, e->attempt);
+    if (e->kind == CDP_AGENT_STARTED) T_EQ(CDP_AGENT_HEALTHY, e->state);
+    if (e->end) h->code_5 += e->end->exit_code == 5 && e->end->rank == 1;
+    if (e->kind == CDP_AGENT_ENDED) T_EQ(CDP_AGENT_SUCCEEDED, e->state);
+    T_EQ(CDP_ERR_INVALID, cdp_agent_step(NULL, 0)); /* the last error is nobody's in here */
+}
+
+TEST(the_program_hears_of_starts_and_ends) {
+    cdp_launch_desc d =
+        shell(SHELL("[ $RANK = 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 5"), 2);
+    static heard h;
+    cdp_agent_event odd = {.kind = (cdp_agent_event_kind)7};
+    cdp_agent *a;
+    memset(&h, 0, sizeof h);
+    d.max_restarts = 1;
+    d.event = hear;
+    d.event_user = &h;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T(h.started == 1 && h.over == 0);
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    T_EQ(2, h.started);
+    T_EQ(4, h.ended);
+    T_EQ(1, h.over);
+    T_EQ(1, h.code_5);
+    T_TEXT("{\"event\": \"start\", \"time\": ", h.lines);
+    T_TEXT(", \"attempt\": 1, \"state\": \"HEALTHY\"}\n", h.lines);
+    T_TEXT("\"rank\": 1, \"local_rank\": 1, \"role\": \"default\", \"pid\": ", h.lines);
+    T_TEXT("\"exit_code\": 5, \"signal\": 0, \"ended_at\": ", h.lines);
+    T_TEXT("{\"event\": \"end\", \"time\": ", h.lines);
+    cdp_agent_destroy(a);
+    folder_remove();
+    d = shell(SHELL("exit 3"), 1); /* a first start that fails is no event */
+    d.command = (const char *const[]){"/nowhere/at/all", NULL};
+    memset(&h, 0, sizeof h);
+    d.event = hear;
+    d.event_user = &h;
+    T_EQ(CDP_ERR_INVALID, cdp_agent_start(&d, &a));
+    T_TEXT("cannot run '/nowhere/at/all'", cdp_last_error()->text);
+    T_EQ(0, h.started + h.ended + h.over);
+    T_EQ(0, cdp_agent_event_text(NULL, NULL, 0));
+    T_EQ(0, cdp_agent_event_text(&odd, NULL, 0));
+    folder_remove();
+}
+
 TEST(workers_are_asked_to_end_and_killed) {
     cdp_launch_desc d = shell(SHELL("trap '' TERM; echo up; while :; do sleep 0.05; done"), 2);
     const cdp_launch_result *r;
@@ -711,6 +774,7 @@ int main(int argc, char **argv) {
         {"a_forked_process_does_not_hold_the_timers", a_forked_process_does_not_hold_the_timers,
             20},
         {"all_workers_start_again", all_workers_start_again, 20},
+        {"the_program_hears_of_starts_and_ends", the_program_hears_of_starts_and_ends, 20},
         {"workers_are_asked_to_end_and_killed", workers_are_asked_to_end_and_killed, 20},
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
         {"nothing_of_a_group_is_left", nothing_of_a_group_is_left, 20},
