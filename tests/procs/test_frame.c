@@ -85,12 +85,20 @@ static cdp_status frame(cdp_group *g, cdp_work w, const run *r, looks *l) {
     return st;
 }
 
-/* All ranks have ended their first operation: one that has not would wait for a stopped rank, and
-   need nothing of the dead one. */
-static bool all_are_in_the_second(void) {
+static bool all_have_ended_the_first(void) {
     for (uint32_t i = 0; i < RANKS; ++i)
         if (!__atomic_load_n(&seen[i].done, __ATOMIC_ACQUIRE)) return false;
     return true;
+}
+
+/* The rank that dies begins its second operation when all have ended the first one, and dies before
+   it has sent its part of the first round. Else the third rank would have all of that round, wait
+   for the stopped rank alone, and need nothing of the dead one. */
+static void begin_last(cdp_group *g, const run *r) {
+    while (cdp_rank(g) == r->dies && !all_have_ended_the_first()) {
+        (void)cdp_poll(g, 0);
+        sched_yield();
+    }
 }
 
 /* A rank that is to die does so when as many frames have passed. */
@@ -98,8 +106,7 @@ static cdp_status frames(cdp_group *g, cdp_work w, const run *r, looks *l, uint3
     uint32_t passed = 0;
     cdp_status st;
     while ((st = frame(g, w, r, l)) == CDP_PENDING) {
-        if (cdp_rank(g) == r->dies && most != NEVER && ++passed >= most
-            && all_are_in_the_second()) {
+        if (cdp_rank(g) == r->dies && most != NEVER && ++passed >= most) {
             if (r->stops) kill(seen[0].pid, SIGSTOP);
             raise(SIGKILL);
         }
@@ -207,7 +214,8 @@ static int rank_main(const run *r, uint32_t rank, uint16_t port) {
             l->count = 0;
             l->wall_worst = 0;
         }
-        l->status = once(g, r, x, l, TEST_SLOW ? 2 : 5); /* long before its end */
+        begin_last(g, r);
+        l->status = once(g, r, x, l, TEST_SLOW || r->stops ? 2 : 5); /* long before its end */
     }
     if (l->status != CDP_OK && r->dies == RANKS) cdp_print_error(stderr);
     cdp_ddp_destroy(first);
@@ -335,7 +343,7 @@ TEST(budgets_hold_while_a_peer_dies) {
 TEST(budgets_hold_while_the_store_is_stopped_and_a_peer_dies) {
     run r;
     memset(&r, 0, sizeof r);
-    r.count = how_many();
+    r.count = many / 2; /* a round is more than sockets hold, so it is not sent at once */
     r.dies = 1;
     r.stops = true;
     r.kind = CDP_COLL_ALLREDUCE;
