@@ -266,6 +266,7 @@ SUITES = \
     $(call suites,test,600,$(SEEDS),$(filter-out $(WAITING),$(PROCS))) \
     $(if $(wildcard tests/procs/test_elastic_churn.sh),'elastic_churn|300|bash tests/procs/test_elastic_churn.sh --seconds 8') \
     'checkpoint_kill|300|bash tests/procs/test_checkpoint_kill.sh --kills $(if $(MORE),20,3)' \
+    'checkpoint_tool|120|bash tests/procs/test_checkpoint_tool.sh' \
     $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
     $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
     $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \

@@ -1,14 +1,17 @@
-/*  checkpoint.c - lists, verifies and compares checkpoints of cdp_checkpoint.h
+/*  checkpoint.c - lists, verifies, compares and merges checkpoints of cdp_checkpoint.h
 
         gcc -O2 tools/checkpoint.c -o checkpoint -pthread -lm
         checkpoint list PATH              tensors and blobs: dtype, shape, bytes, file
         checkpoint verify PATH            compares every sum; names each tensor that is damaged
         checkpoint compare PATH OTHER     names what is not the same in both
+        checkpoint merge PATH FILE        writes all tensors into one new file of safetensors
 
     PATH is a folder of steps (the newest counts), one step, a folder with files of safetensors as
-    Hugging Face has them (these have no sums), or one such file. On a terminal, verify and compare
-    draw a bar on stderr. Exit code: 0; 1: damage, a difference, or PATH cannot be read; 2: wrong
-    arguments. */
+    Hugging Face has them (these have no sums), or one such file. merge compares each sum that
+    there is, leaves bytes of the program (blobs) out and says so, and gives FILE its name at the
+    end; a FILE that exists is not touched. On a terminal, verify, compare and merge draw a bar on
+    stderr. Exit code: 0; 1: damage, a difference, PATH cannot be read, or FILE not be written;
+    2: wrong arguments. */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_checkpoint.h"
@@ -27,8 +30,9 @@ static int usage(FILE *to) {
         "usage: checkpoint list PATH\n"
         "       checkpoint verify PATH\n"
         "       checkpoint compare PATH OTHER\n"
+        "       checkpoint merge PATH FILE\n"
         "PATH: a folder of steps (the newest counts), one step, a folder with files of\n"
-        "safetensors, or one such file.\n");
+        "safetensors, or one such file. merge writes all tensors into FILE, which must be new.\n");
     return to == stdout ? 0 : 2;
 }
 
@@ -178,11 +182,143 @@ static int compare(const char *path, const char *with) {
     return different ? 1 : 0;
 }
 
+/* ---- all tensors in one file ---- */
+
+static bool merge_sums(cdp_ckpt_reader *r) {
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
+        const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+        if (e.blob) continue;
+        const cdp_status st = cdp_ckpt_verify(r, i);
+        bar(e.bytes);
+        if (st != CDP_OK && st != CDP_ERR_UNSUPPORTED) return false; /* UNSUPPORTED: no sums */
+    }
+    return true;
+}
+
+static void put_name(FILE *f, const char *name) {
+    fputc('"', f);
+    for (; *name; ++name) {
+        const unsigned char c = (unsigned char)*name;
+        if (c < ' ')
+            fprintf(f, "\\u%04x", c);
+        else
+            fprintf(f, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+    }
+    fputc('"', f);
+}
+
+/* The dtype as the format has it: F32, and F8_E4M3 for f8e4m3. */
+static void put_dtype(FILE *f, cdp_dtype t) {
+    for (const char *at = cdp_dtype_name(t); *at; ++at)
+        fprintf(f, *at == 'e' ? "_%c" : "%c", *at >= 'a' && *at <= 'z' ? *at - 'a' + 'A' : *at);
+}
+
+/* The length of the header is written in place when it is known. */
+static bool merge_header(cdp_ckpt_reader *r, FILE *f) {
+    uint64_t at = 0;
+    fprintf(f, "%8s{\"__metadata__\":{\"format\":\"pt\"}", "");
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
+        const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+        if (e.blob) continue;
+        fputc(',', f);
+        put_name(f, e.name);
+        fprintf(f, ":{\"dtype\":\"");
+        put_dtype(f, e.dtype);
+        fprintf(f, "\",\"shape\":[");
+        for (uint32_t d = 0; d < e.ndim; ++d)
+            fprintf(f, d ? ",%llu" : "%llu", (unsigned long long)e.shape[d]);
+        fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
+            (unsigned long long)(at + e.bytes));
+        at += e.bytes;
+    }
+    fputc('}', f);
+    while (ftell(f) > 0 && ftell(f) % 8)
+        fputc(' ', f);
+    const long end = ftell(f);
+    if (end < 8 || fseek(f, 0, SEEK_SET) != 0) return false;
+    for (uint32_t k = 0; k < 8; ++k)
+        fputc((int)((uint64_t)(end - 8) >> (8 * k) & 255), f);
+    return fseek(f, end, SEEK_SET) == 0 && !ferror(f);
+}
+
+/* Copies a tensor, some rows at a time. Returns 0, 1: not written, -1: not readable. */
+static int merge_rows(cdp_ckpt_reader *r, uint32_t i, FILE *f) {
+    const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+    const uint64_t rows = e.ndim ? e.shape[0] : 1, row = rows ? e.bytes / rows : 0;
+    const uint64_t most = row && row < (8u << 20) ? (8u << 20) / row : 1;
+    char *const x = (char *)malloc((size_t)(most * row) + 1);
+    int result = x ? 0 : 1;
+    for (uint64_t at = 0; result == 0 && e.bytes && at < rows; at += most) {
+        const uint64_t n = rows - at < most ? rows - at : most;
+        cdp_box box;
+        memset(&box, 0, sizeof box);
+        memcpy(box.size, e.shape, sizeof box.size);
+        box.start[0] = at;
+        box.size[0] = n;
+        if (cdp_ckpt_read(r, i, e.ndim ? &box : NULL, x) != CDP_OK)
+            result = -1;
+        else if (fwrite(x, 1, (size_t)(n * row), f) != n * row)
+            result = 1;
+        bar(n * row);
+    }
+    free(x);
+    return result;
+}
+
+static int merge_into(cdp_ckpt_reader *r, FILE *f) {
+    int result = merge_header(r, f) ? 0 : 1;
+    for (uint32_t i = 0; result == 0 && i < cdp_ckpt_count(r); ++i) {
+        if (cdp_ckpt_entry_at(r, i).blob) continue;
+        result = merge_rows(r, i, f);
+    }
+    return result;
+}
+
+static int merge(const char *path, const char *to) {
+    cdp_ckpt_reader *const r = open_path(path);
+    char part[4096];
+    FILE *f = fopen(to, "rb");
+    int result;
+    if (f) {
+        fclose(f);
+        fprintf(stderr, "checkpoint: %s exists: name a file that does not\n", to);
+        cdp_ckpt_close(r);
+        return 1;
+    }
+    bar_total = 2 * bytes_of(r);
+    if (!merge_sums(r)) {
+        bar_end();
+        cdp_ckpt_close(r);
+        return cdp_print_error(stderr);
+    }
+    if (snprintf(part, sizeof part, "%s.part", to) >= (int)sizeof part
+        || (f = fopen(part, "wb")) == NULL) {
+        bar_end();
+        fprintf(stderr, "checkpoint: %s cannot be made\n", to);
+        cdp_ckpt_close(r);
+        return 1;
+    }
+    result = merge_into(r, f);
+    bar_end();
+    if (result < 0) cdp_print_error(stderr);
+    if (fclose(f) != 0 && !result) result = 1;
+    if (!result && rename(part, to) != 0) result = 1;
+    if (result) {
+        if (result > 0) fprintf(stderr, "checkpoint: %s cannot be written\n", to);
+        remove(part);
+    }
+    for (uint32_t i = 0; !result && i < cdp_ckpt_count(r); ++i)
+        if (cdp_ckpt_entry_at(r, i).blob) printf("left out: %s\n", cdp_ckpt_entry_at(r, i).name);
+    cdp_ckpt_close(r);
+    return result ? 1 : 0;
+}
+
 int main(int argc, char **argv) {
     const char *const what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0) return usage(stdout);
     if (argc == 3 && strcmp(what, "list") == 0) return list(argv[2]);
     if (argc == 3 && strcmp(what, "verify") == 0) return verify(argv[2]);
     if (argc == 4 && strcmp(what, "compare") == 0) return compare(argv[2], argv[3]);
+    if (argc == 4 && strcmp(what, "merge") == 0) return merge(argv[2], argv[3]);
     return usage(stderr);
 }

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# test_checkpoint_tool.sh - tools/checkpoint.c merges what a job saved into one file, and touches nothing that it must not
+#
+#   bash tests/procs/test_checkpoint_tool.sh      BUILD=DIR (default: build)
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+. tests/procs/launchers.sh
+if [ -n "${JOB:-}" ]; then # JOB, CHECKPOINT: programs that are built already
+    without_job
+else
+    programs 22_checkpoint checkpoint
+    JOB=$B/22_checkpoint CHECKPOINT=$B/checkpoint
+fi
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+RANK=0 WORLD_SIZE=1 "$JOB" save "$work/run" > "$work/out" 2>&1 || bad "a job saves: $(tail -n 1 "$work/out")"
+one=$work/one.safetensors
+"$CHECKPOINT" merge "$work/run" "$one" > "$work/out" 2> "$work/err"
+check "all tensors are merged into one file" $? 0
+check "bytes of the program are named as left out" "$(cat "$work/out")" 'left out: note'
+"$CHECKPOINT" compare "$work/run" "$one" > "$work/out" 2> "$work/err"
+check "nothing else is different" "$(cat "$work/out")" $'only in the first: note\n1 differences'
+check "the header has a length that 8 divides" $(($(od -An -tu8 -N8 "$one") % 8)) 0
+before=$(cksum < "$one")
+"$CHECKPOINT" merge "$work/run" "$one" > "$work/out" 2> "$work/err"
+check "a file that exists is refused" $? 1
+check "and not touched" "$(cksum < "$one")" "$before"
+"$CHECKPOINT" merge "$one" "$work/again.safetensors" > "$work/out" 2> "$work/err"
+check "files without sums are merged" $? 0
+check "into the same bytes" "$(cksum < "$work/again.safetensors")" "$before"
+"$CHECKPOINT" merge "$work/run" "$work/no/such.safetensors" > "$work/out" 2> "$work/err"
+check "a folder that is not there is an error" $? 1
+
+model=$(find "$work/run" -name 'model-*.safetensors')
+printf 'x' | dd of="$model" bs=1 seek=4200 conv=notrunc 2> "$work/err"
+"$CHECKPOINT" merge "$work/run" "$work/bad.safetensors" > "$work/out" 2> "$work/err"
+check "a damaged tensor is not merged" $? 1
+has "it is named" "$work/err" "'w'"
+check "and nothing is left behind" "$(find "$work" -name 'bad*')" ''
+finish
