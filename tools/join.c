@@ -15,26 +15,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    FILES = 1024,
-    PATH = 256,
-    COLUMNS = 100
-};
-
 /* Files of src/: first the headers, each after those that it includes; then their parts. */
-static char files[FILES][PATH] = {"cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h", "cdp_mpi.h",
+static char files[1024][128] = {"cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h", "cdp_mpi.h",
     "cdp_rpc.h", "cdp_elastic.h", "cdp_dtensor.h", "cdp_checkpoint.h", "cdp_mem.h", "cdp_fsdp.h",
     "cdp_pipeline.h", "cdp_launch.h"};
-static unsigned reach[FILES]; /* of a header: bit i says that it is files[i], or includes it */
-static unsigned in[FILES];    /* of a part: bit i says that files[i] has it */
-static int headers, header;   /* how many there are, and which one is written now, to `out` */
-static const char *src;       /* the folder */
-static FILE *out;
+static unsigned reach[32]; /* of a header: bit i says that it is files[i], or includes it */
+static unsigned in[1024];  /* of a part: bit i says that files[i] has it */
+static int headers;        /* how many there are */
+static int header;         /* the one that is written now, to stdout */
+static const char *src;    /* the folder */
 
 typedef struct source {
     FILE *f;
-    int file, number;
-    char line[4096];
+    int file, number; /* of files[]; of the line */
+    char line[1024];
 } source;
 
 static void die(const source *s, const char *what, const char *name) {
@@ -43,14 +37,12 @@ static void die(const source *s, const char *what, const char *name) {
     exit(1);
 }
 
-static FILE *open_file(source *s, int file, const char *folder, const char *mode) {
-    FILE *f;
-    s->file = file;
-    s->number = 0;
-    snprintf(s->line, sizeof s->line, "%s/%s", folder, files[file]);
-    f = fopen(s->line, mode);
-    if (!f) die(s, "cannot open ", s->line);
-    return f;
+static source open_source(int file) {
+    source s = {NULL, file, 0, ""};
+    snprintf(s.line, sizeof s.line, "%s/%s", src, files[file]);
+    s.f = fopen(s.line, "rb");
+    if (!s.f) die(&s, "cannot be opened", "");
+    return s;
 }
 
 /* Reads a line without its end. False: there is no more, and the file is closed. */
@@ -67,19 +59,16 @@ static bool next_line(source *s) {
 
 /* The file that the line includes, as an index of files[]; -1: it includes none of ours. */
 static int included(const source *s) {
-    const char *from = files[s->file], *slash = strrchr(from, '/'), *name = s->line + 10;
-    char path[PATH];
+    char path[256], *slash;
     int i = 0;
-    if (strncmp(s->line, "#include \"", 10)) return -1;
-    if (!strncmp(name, "../", 3)) { /* folders of src/ have no folders of their own */
-        name += 3;
-        slash = NULL;
+    if (sscanf(s->line, "#include \"../%127[^\"]", path) != 1) { /* or of the same folder: */
+        strcpy(path, files[s->file]);
+        slash = strrchr(path, '/');
+        if (sscanf(s->line, "#include \"%127[^\"]", slash ? slash + 1 : path) != 1) return -1;
     }
-    snprintf(path, PATH, "%.*s%.*s", slash ? (int)(slash + 1 - from) : 0, from,
-        (int)strcspn(name, "\""), name);
-    while (i < FILES && *files[i] && strcmp(files[i], path))
+    while (i < 1024 && *files[i] && strcmp(files[i], path))
         ++i;
-    if (i == FILES) die(s, "one file too many: raise FILES of tools/join.c", "");
+    if (i == 1024 || strlen(path) > 127) die(s, "no room in files[] of tools/join.c: ", path);
     strcpy(files[i], path);
     return i;
 }
@@ -87,34 +76,30 @@ static int included(const source *s) {
 /* Two blank lines in a row are one, as clang-format has it. */
 static void put_line(const char *line) {
     static bool after_blank;
-    if (*line || !after_blank) fprintf(out, "%s\n", line);
+    if (*line || !after_blank) puts(line);
     after_blank = !*line;
 }
 
 /* A part begins with "/x path - title". Writes its mark; returns whether the comment goes on. */
-static bool put_mark(const source *s) {
-    const char *end = strstr(s->line, " */");
-    char path[PATH], mark[sizeof s->line + COLUMNS];
+static bool put_mark(source *s) {
+    char path[128] = "", *end = strstr(s->line, " */");
     int title = 0, used;
-    sscanf(s->line, "/* %255s - %n", path, &title);
+    if (end) *end = 0;
+    sscanf(s->line, "/* %127s - %n", path, &title);
     if (!title || strcmp(path, files[s->file]))
         die(s, "should begin a comment with the path, a dash, and what the file is", "");
-    used = snprintf(mark, sizeof mark, "/* ---- >>%.*s: %.*s ", (int)strlen(path) - 2, path,
-        end ? (int)(end - s->line) - title : PATH, s->line + title);
-    while (used < COLUMNS - 3)
-        mark[used++] = '-';
-    strcpy(mark + used, " */");
-    put_line(mark);
+    used = printf("/* ---- >>%.*s: %s ", (int)strlen(path) - 2, path, s->line + title);
+    for (; used < 97; ++used) /* so that the mark has 100 columns */
+        putchar('-');
+    put_line(" */");
     put_line("");
     return !end;
 }
 
 static void put_part(int part) {
-    static source s;
-    const bool shared = in[part] & (in[part] - 1);
-    bool in_head;
-    s.f = open_file(&s, part, src, "rb");
-    in_head = next_line(&s) && put_mark(&s);
+    const bool shared = in[part] & (in[part] - 1); /* more than one bit */
+    source s = open_source(part);
+    bool in_head = next_line(&s) && put_mark(&s);
     while (next_line(&s)) {
         const int i = included(&s);
         const bool guard = *s.line == '#' && strstr(s.line, " CDP_SRC_");
@@ -131,55 +116,51 @@ static void put_part(int part) {
     in[part] |= 1u << header;
 }
 
-/* CDP_TCP for cdp_tcp.h: how macros of a header begin. */
-static const char *prefix_of(int i) {
-    static char prefix[PATH];
-    char *at;
-    strcpy(prefix, files[i]);
-    *strchr(prefix, '.') = 0;
-    for (at = prefix; *at; ++at)
-        *at = (char)toupper(*at);
-    return prefix;
+/* Macros of a header begin with its name: CDP_TCP for cdp_tcp.h. */
+static void put_macro(const char *before, int of, const char *after) {
+    fputs(before, stdout);
+    for (const char *at = files[of]; *at != '.'; ++at)
+        putchar(toupper(*at));
+    fputs(after, stdout);
 }
 
 /* Where a header includes another one, a compiler reads all of that again: for nothing, unless it
    is the first time, or one of the headers below is to be implemented. */
 static void put_include(const char *line, int other) {
-    int i;
     reach[header] |= reach[other];
-    fprintf(out, "#if !defined(%s_INCLUDED)", prefix_of(other));
-    for (i = 0; i < headers; ++i) {
+    put_macro("#if !defined(", other, "_INCLUDED)");
+    for (int i = 0; i < headers; ++i) {
         if (!(reach[header] & 1u << i)) continue;
-        fprintf(out, " \\\n    || defined(%s_IMPLEMENTATION)", prefix_of(i));
-        if (i == 0) fputs(" || defined(CDP_CORE_IMPLEMENTATION)", out);
+        put_macro(" \\\n    || defined(", i, "_IMPLEMENTATION)");
+        if (i == 0) fputs(" || defined(CDP_CORE_IMPLEMENTATION)", stdout);
     }
-    fputs("\n", out); /* the end of the condition: no line of its own, however empty */
-    put_line(line);
+    printf("\n%s\n", line);
     put_line("#endif");
 }
 
 static void join(const char *to) {
-    static source s;
+    source s = open_source(header);
     bool manual = true;
-    out = open_file(&s, header, to, "wb");
-    s.f = open_file(&s, header, src, "rb");
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", to, files[header]);
+    if (!freopen(path, "wb", stdout)) die(&s, "cannot write ", path);
     reach[header] |= 1u << header;
     put_line("/* SPDX-License-Identifier: MIT-0 OR Unlicense");
     put_line("   Both texts are at the end of cdp.h. */");
     while (next_line(&s)) {
         const int i = included(&s);
-        if (i >= headers)
-            put_part(i);
-        else if (i >= 0)
+        if (i < 0)
+            put_line(s.line);
+        else if (i < headers)
             put_include(s.line, i);
         else
-            put_line(s.line);
+            put_part(i);
         if (!manual || !strstr(s.line, "*/")) continue;
-        manual = false;
-        fprintf(out, "\n/* Joined from src/%s and what it includes: ", files[header]);
+        printf("\n/* Joined from src/%s and what it includes: ", files[header]);
         put_line("change that, then `make headers`. */");
+        manual = false;
     }
-    if (ferror(out) | fclose(out)) die(&s, "cannot be written", "");
+    if (fflush(stdout) || ferror(stdout)) die(&s, "cannot be written: ", path);
 }
 
 int main(int argc, char **argv) {
