@@ -3492,6 +3492,39 @@ inline cdp_status cdp_start_after(
     return cdp_start_after(group, &request, after, out);
 }
 #endif
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+inline cdp_status cdp_grads_norm(const cdp_norm_desc &desc, double *each, cdp_norm *out) {
+    return cdp_grads_norm(&desc, each, out);
+}
+inline cdp_status cdp_grads_scale(const cdp_norm_desc &desc, double factor) {
+    return cdp_grads_scale(&desc, factor);
+}
+#endif
+#if !defined(CDP_NO_TRAINING) && !defined(CDP_NO_SAMPLER)
+inline cdp_status cdp_loader_create(const cdp_loader_desc &desc, cdp_loader **out) {
+    return cdp_loader_create(&desc, out);
+}
+#ifndef CDP_NO_FILES
+inline cdp_status cdp_tokens_create(const cdp_tokens_desc &desc, cdp_tokens **out) {
+    return cdp_tokens_create(&desc, out);
+}
+#endif
+#endif
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_TRAINING)
+inline cdp_status cdp_leaves_create(const cdp_leaves_desc &desc, cdp_leaves **out) {
+    return cdp_leaves_create(&desc, out);
+}
+#ifndef CDP_NO_AVERAGER
+inline cdp_status cdp_outer_create(const cdp_outer_desc &desc, cdp_outer **out) {
+    return cdp_outer_create(&desc, out);
+}
+#endif
+#ifndef CDP_NO_TRACE
+inline cdp_status cdp_report_create(const cdp_report_desc &desc, cdp_report **out) {
+    return cdp_report_create(&desc, out);
+}
+#endif
+#endif
 } /* extern "C++" */
 #endif
 

@@ -354,6 +354,18 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_newest(
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
+/* ---- >>checkpoint/cxx_api: descs by reference in C++ ----------------------------------------- */
+
+#ifdef __cplusplus
+extern "C++" { /* also where a program includes the header in extern "C" */
+inline cdp_status cdp_ckpt_create(const cdp_ckpt_desc &desc, cdp_ckpt **out) {
+    return cdp_ckpt_create(&desc, out);
+}
+inline cdp_status cdp_ckpt_preview(const cdp_ckpt_desc &desc, cdp_ckpt_info *out) {
+    return cdp_ckpt_preview(&desc, out);
+}
+} /* extern "C++" */
+#endif
 
 #endif /* CDP_CHECKPOINT_INCLUDED */
 

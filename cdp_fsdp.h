@@ -385,8 +385,8 @@ CDP_API uint32_t cdp_fsdp_wrap(cdp_fsdp_param *params, uint32_t param_count, uin
    parameters, one after the other in the order of the list. Pure. A rank's range begins at the
    allowed place nearest to rank * total / ranks, of two equally near ones the lower. INVALID:
    cdp_fsdp_create() would refuse desc->params, or there is no such unit or rank; 0 and 0. */
-CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit, bool frozen,
-    uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end);
+CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint32_t unit,
+    bool frozen, uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end);
 
 /* What rank `rank` of desc->paper_ranks (or of the group) will need and receive in each step that
    uses every unit once forward and once backward, in the order of their numbers. Pure: no rank
@@ -519,6 +519,10 @@ inline cdp_status cdp_fsdp_preview(const cdp_fsdp_desc &desc, uint32_t rank, cdp
 inline cdp_status cdp_fsdp_preview_times(
     const cdp_fsdp_desc &desc, uint32_t rank, const cdp_fsdp_speed &speed, cdp_fsdp_times *out) {
     return cdp_fsdp_preview_times(&desc, rank, &speed, out);
+}
+inline cdp_status cdp_fsdp_range(const cdp_fsdp_desc &desc, uint32_t unit, bool frozen,
+    uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    return cdp_fsdp_range(&desc, unit, frozen, ranks, rank, start, end);
 }
 } /* extern "C++" */
 #endif

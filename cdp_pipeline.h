@@ -597,10 +597,14 @@ inline cdp_status cdp_schedule_create(const cdp_schedule_desc &desc, cdp_schedul
 inline cdp_status cdp_pipeline_create(const cdp_pipeline_desc &desc, cdp_pipeline **out) {
     return cdp_pipeline_create(&desc, out);
 }
+inline cdp_status cdp_schedule_choose(
+    const cdp_pipe_choice_desc &desc, uint32_t *cuts, cdp_pipe_cost *costs, cdp_pipe_choice *out) {
+    return cdp_schedule_choose(&desc, cuts, costs, out);
+}
 inline cdp_status cdp_schedule_deadlock(const cdp_schedule *schedule, const cdp_pipe_wire &wire) {
     return cdp_schedule_deadlock(schedule, &wire);
 }
-}
+} /* extern "C++" */
 #endif
 
 #endif /* CDP_PIPELINE_INCLUDED */

@@ -187,6 +187,7 @@ extern "C" {
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
+#include "checkpoint/cxx_api.h"
 
 #endif /* CDP_CHECKPOINT_INCLUDED */
 

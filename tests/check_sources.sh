@@ -31,6 +31,7 @@ RULES='
 planted_layout      the rules about layout find what was planted
 planted_words       the rules about words find what was planted
 planted_formats     directives that were made up are found
+planted_public      exceptions of the public interface that were made up are found
 planted_claims      claims that were made up are found
 planted_named_tests names of tests that were made up are found
 planted_platforms   systems that were made up are found in the table of platforms
@@ -55,6 +56,9 @@ cases               every test is in the list of its file, once
 unfinished          nothing is left to be done
 public_tested       every public function is called by a test
 public_comments     every public function, or its group, has a comment
+must_check          what can fail must be checked, but for a list
+out_params          where a function gives a pointer, a test says that it is NULL after a failure
+overloads           in C++ each function that takes a desc takes a reference, too
 macros              no macro has the name of a constant
 walks               walks of the manuals are short, and lead through functions that exist
 version             one version everywhere

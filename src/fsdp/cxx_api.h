@@ -18,6 +18,10 @@ inline cdp_status cdp_fsdp_preview_times(
     const cdp_fsdp_desc &desc, uint32_t rank, const cdp_fsdp_speed &speed, cdp_fsdp_times *out) {
     return cdp_fsdp_preview_times(&desc, rank, &speed, out);
 }
+inline cdp_status cdp_fsdp_range(const cdp_fsdp_desc &desc, uint32_t unit, bool frozen,
+    uint32_t ranks, uint32_t rank, uint64_t *start, uint64_t *end) {
+    return cdp_fsdp_range(&desc, unit, frozen, ranks, rank, start, end);
+}
 } /* extern "C++" */
 #endif
 

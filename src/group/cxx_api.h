@@ -13,6 +13,11 @@
 #include "../channel/channel_api.h"
 #include "../ddp/hooks_api.h"
 #include "../ddp/optimizer_api.h"
+#include "../ddp/norm_api.h"
+#include "../train/loader_api.h"
+#include "../train/leaves_api.h"
+#include "../train/outer_api.h"
+#include "../train/report_api.h"
 
 #ifdef __cplusplus
 extern "C++" { /* also where a program includes the header in extern "C" */
@@ -57,6 +62,39 @@ inline cdp_status cdp_start_after(
     cdp_group *group, const cdp_request &request, cdp_work after, cdp_work *out) {
     return cdp_start_after(group, &request, after, out);
 }
+#endif
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_CLIP)
+inline cdp_status cdp_grads_norm(const cdp_norm_desc &desc, double *each, cdp_norm *out) {
+    return cdp_grads_norm(&desc, each, out);
+}
+inline cdp_status cdp_grads_scale(const cdp_norm_desc &desc, double factor) {
+    return cdp_grads_scale(&desc, factor);
+}
+#endif
+#if !defined(CDP_NO_TRAINING) && !defined(CDP_NO_SAMPLER)
+inline cdp_status cdp_loader_create(const cdp_loader_desc &desc, cdp_loader **out) {
+    return cdp_loader_create(&desc, out);
+}
+#ifndef CDP_NO_FILES
+inline cdp_status cdp_tokens_create(const cdp_tokens_desc &desc, cdp_tokens **out) {
+    return cdp_tokens_create(&desc, out);
+}
+#endif
+#endif
+#if !defined(CDP_NO_DDP) && !defined(CDP_NO_TRAINING)
+inline cdp_status cdp_leaves_create(const cdp_leaves_desc &desc, cdp_leaves **out) {
+    return cdp_leaves_create(&desc, out);
+}
+#ifndef CDP_NO_AVERAGER
+inline cdp_status cdp_outer_create(const cdp_outer_desc &desc, cdp_outer **out) {
+    return cdp_outer_create(&desc, out);
+}
+#endif
+#ifndef CDP_NO_TRACE
+inline cdp_status cdp_report_create(const cdp_report_desc &desc, cdp_report **out) {
+    return cdp_report_create(&desc, out);
+}
+#endif
 #endif
 } /* extern "C++" */
 #endif

@@ -159,6 +159,63 @@ rule_public_comments() {
             END { flush() }' "$f"
     done
 }
+# "FILE:LINE: DECLARATION" of every public function, on one line
+public_declarations() {
+    for f in src/*/*_api.h; do
+        awk -v file="$f" '
+            /^(CDP_MUST_CHECK )?CDP_API .*\(/ { declaration = file ":" FNR ":"; open = 1 }
+            open { line = $0; open = line !~ /;/; sub(/;.*/, "", line); gsub(/^ +/, "", line); declaration = declaration " " line }
+            open == 0 && declaration { print declaration; declaration = "" }' "$f"
+    done
+}
+declared() { grep -oE 'cdp_[a-z0-9_]+\(' <<< "$1" | head -n 1 | tr -d '('; }
+# Their failures stay with the ddp, the fsdp, the group, the work or the call, or say that there is nothing to do.
+UNCHECKED='cdp_call_cancel cdp_channel_drop cdp_ctx_end cdp_ddp_ready cdp_ddp_ready_from cdp_ddp_ready_rows cdp_ddp_unused
+    cdp_error_record cdp_error_record_from_env cdp_fsdp_done cdp_fsdp_drop cdp_fsdp_no_sync cdp_group_leave cdp_group_status
+    cdp_poll cdp_rpc_fail cdp_rpc_reply cdp_rpc_reply_value cdp_store_server_poll cdp_work_cancel cdp_work_error cdp_work_poll
+    cdp_work_test'
+must_check() { # DECLARATIONS
+    grep 'CDP_API cdp_status ' "$1" | while read -r line; do
+        case " $(echo $UNCHECKED) ,$line" in
+        *" $(declared "$line") "*,*CDP_MUST_CHECK*) echo "${line%% *} is checked, and in UNCHECKED of tests/sources/code.sh" ;;
+        *" $(declared "$line") "* | *,*CDP_MUST_CHECK*) ;;
+        *) echo "${line%% *} $(declared "$line") lacks CDP_MUST_CHECK" ;;
+        esac
+    done
+}
+out_params() { # DECLARATIONS: with "type **out"; each is called by LEAVES_NULL, or by a test of MPI
+    grep -E 'cdp_status .*[a-z] \*\*[a-z]+' "$1" | grep -v '^src/mpi/' | while read -r line; do
+        grep -qw "$(declared "$line")" "$work/leaves_null" || echo "${line%% *} $(declared "$line"): tests/unit/test_arguments.c has no LEAVES_NULL of it"
+    done
+}
+overloads() { # DECLARATIONS, FILES: in C++ what takes a desc takes it by reference, too
+    grep -E 'cdp_status .*const cdp_[a-z_]*desc \*' "$1" | while read -r line; do
+        tr '\n' ' ' < "$2" | grep -qE "inline cdp_status $(declared "$line")\([^)]*_desc &" ||
+            echo "${line%% *} $(declared "$line") has no overload with a reference in a cxx_api.h"
+    done
+}
+rule_must_check() { public_declarations > "$work/declared"; must_check "$work/declared"; }
+rule_out_params() {
+    public_declarations > "$work/declared"
+    tr '\n' ' ' < tests/unit/test_arguments.c | sed 's/LEAVES_NULL/\n&/g; s/TEST(/\n&/g' | grep '^LEAVES_NULL' > "$work/leaves_null"
+    out_params "$work/declared"
+}
+rule_overloads() {
+    public_declarations > "$work/declared"
+    cat src/*/cxx_api.h > "$work/overloads"
+    overloads "$work/declared" "$work/overloads"
+}
+rule_planted_public() {
+    printf '%s\n' 'a.h:1: CDP_API cdp_status cdp_new_thing(const cdp_new_desc *desc, cdp_new **out)' \
+        'a.h:2: CDP_MUST_CHECK CDP_API cdp_status cdp_poll(cdp_group *group)' > "$work/planted/declared"
+    echo 'inline cdp_status cdp_old_thing(const cdp_new_desc &desc) {' > "$work/planted/overloads"
+    echo 'LEAVES_NULL(cdp_new, cdp_old_thing(&out));' > "$work/leaves_null"
+    {
+        must_check "$work/planted/declared"
+        out_params "$work/planted/declared"
+        overloads "$work/planted/declared" "$work/planted/overloads"
+    } | cut -d ' ' -f 1,2 | diff - <(printf '%s\n' 'a.h:1: cdp_new_thing' 'a.h:2: is' 'a.h:1: cdp_new_thing:' 'a.h:1: cdp_new_thing')
+}
 # What comes after a macro would mean the macro, and what comes before it the constant.
 rule_macros() {
     sed 's/^[^ ]* //' "$work/code" > "$work/lines"

@@ -6,6 +6,10 @@
 #include "cdp_dtensor.h"
 #include "cdp_mem.h"
 #include "cdp_fsdp.h"
+#include "cdp_checkpoint.h"
+#include "cdp_launch.h"
+#include "cdp_nccl.h"
+#include "cdp_pipeline.h"
 #include "test.h"
 
 /* The call fails, `out` was something before and is NULL afterwards. */
@@ -27,6 +31,10 @@
 static int somewhere;
 
 TEST(out_is_null_after_a_failure) {
+    const char *const keys[] = {"k"};
+    cdp_bytes values[1];
+    uint64_t found;
+    uint32_t samples;
     LEAVES_NULL(cdp_hub, cdp_hub_create((const cdp_hub_desc *)0, &out));
     LEAVES_NULL(cdp_hub, cdp_hub_create(&(cdp_hub_desc){0}, &out));
     LEAVES_NULL(cdp_group, cdp_group_create(&(cdp_group_desc){0}, &out));
@@ -73,6 +81,27 @@ TEST(out_is_null_after_a_failure) {
     LEAVES_NULL(void, cdp_store_compare_set(NULL, "k", "", 0, "", 0, &out, NULL));
     LEAVES_NULL(void, cdp_store_queue_pop(NULL, "k", &out, NULL, 0));
     LEAVES_NULL(void, cdp_store_queue_try_pop(NULL, "k", &out, NULL));
+    LEAVES_NULL(void, cdp_store_multi_get(NULL, keys, 1, values, &out, 0));
+    LEAVES_NULL(cdp_bytes, cdp_store_list_keys(NULL, &out, &found));
+    LEAVES_NULL(cdp_group, cdp_init_from_env(&(cdp_tcp_desc){.group.timeout_ms = 1}, &out));
+    LEAVES_NULL(cdp_group, cdp_init_poll(NULL, 0, &out));
+    LEAVES_NULL(cdp_elastic, cdp_elastic_create_from_env(&(cdp_elastic_desc){0}, &out));
+    LEAVES_NULL(cdp_store, cdp_quorum_store_create(&(cdp_quorum_store_desc){0}, &out));
+    LEAVES_NULL(cdp_optimizer, cdp_optimizer_create(&(cdp_optimizer_desc){0}, &out));
+    LEAVES_NULL(cdp_leaves, cdp_leaves_create(&(cdp_leaves_desc){0}, &out));
+    LEAVES_NULL(cdp_outer, cdp_outer_create(&(cdp_outer_desc){0}, &out));
+    LEAVES_NULL(cdp_report, cdp_report_create(&(cdp_report_desc){0}, &out));
+    LEAVES_NULL(cdp_loader, cdp_loader_create(&(cdp_loader_desc){0}, &out));
+    LEAVES_NULL(const void, cdp_loader_next(NULL, &out, &samples));
+    LEAVES_NULL(cdp_tokens, cdp_tokens_create(&(cdp_tokens_desc){0}, &out));
+    LEAVES_NULL(cdp_ckpt, cdp_ckpt_create(&(cdp_ckpt_desc){0}, &out));
+    LEAVES_NULL(cdp_ckpt_reader, cdp_ckpt_open(NULL, NULL, &out));
+    LEAVES_NULL(cdp_agent, cdp_agent_start(&(cdp_launch_desc){0}, &out));
+    LEAVES_NULL(cdp_schedule, cdp_schedule_create((const cdp_schedule_desc *)0, &out));
+    LEAVES_NULL(cdp_pipeline, cdp_pipeline_create(&(cdp_pipeline_desc){0}, &out));
+    LEAVES_NULL(void, cdp_backward_alloc(NULL, 1, &out));
+    LEAVES_NULL(void, cdp_nccl_alloc(NULL, 1, &out));
+    LEAVES_NULL(void, cdp_nccl_alloc_symmetric(NULL, 1, &out));
 }
 
 TEST(a_missing_argument_is_named) {
