@@ -146,9 +146,9 @@ $(JOINED)/cdp.h: $(BUILD)/join $(wildcard src/*.h src/*/*.h)
 	@$(BUILD)/join src $(@D).new && for h in $(@D).new/*.h; do cmp -s $$h $(@D)/$${h##*/} || { mv $$h $(@D) && touch $@; }; done
 
 # The library is compiled once for each folder below (tests/library.c); tests link it and compile only what is theirs
-# (tests/linked.h). Those that tests/linked.sh names compile more themselves, everything or a header (tests/own.h): the linker
-# takes from an archive only what it misses. What includes an example finds the headers as users do, where gcc would warn of every function that it
-# only reads.
+# (tests/linked.h). Those that tests/linked.sh names compile more themselves, everything or a header (tests/own.h): the
+# linker takes from an archive only what it misses. What includes an example finds the headers as users do, where gcc
+# would warn of every function that it only reads.
 OWN    := $(if $(wildcard tests/linked.sh),$(shell bash tests/linked.sh own))
 PARTLY := $(if $(wildcard tests/linked.sh),$(shell bash tests/linked.sh partly))
 FROM_SRC := -isystem src -idirafter . -Itests

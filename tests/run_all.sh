@@ -11,12 +11,12 @@
 # is in LOGDIR/NAME.log, and is shown here only when it failed.
 #
 # SECONDS are those of an idle machine of today. A loop of known length says how much slower this one is, and the load, or
-# N where that is more, how many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single test cases. With
-# TEST_STRICT=1 there is no such factor, and on a busy machine nothing is run: that is said as SKIP.
-# After RUN_UNTIL (seconds since 1970) no suite is begun any more: each is said as SKIP. What runs then has 200 s left, and is
-# named when these are over.
-# A suite that ends without its last line, with a bad exit code, after its time, or with
-# nothing passed and nothing skipped counts as one more failure.
+# N where that is more, how many share it: the limits are multiplied by it (TEST_SCALE, at most 20), also those of single
+# test cases. With TEST_STRICT=1 there is no such factor, and on a busy machine nothing is run: that is said as SKIP.
+# After RUN_UNTIL (seconds since 1970) no suite is begun any more: each is said as SKIP. What runs then has 200 s left, and
+# is named when these are over.
+# A suite that ends without its last line, with a bad exit code, after its time, or with nothing passed and nothing
+# skipped counts as one more failure.
 # AGAIN=N: a suite that failed runs N times more, alone, when all others have ended. If it passes each time, its failure
 # came from what ran beside it: it is printed with all it said as "unsteady: ...", is a defect of the test or worse, and
 # does not count here. None runs again where more than three failed, none that took more than three minutes (of an idle

@@ -55,6 +55,10 @@ rule_readme() {
     awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md
     grep -qF "$(constants cdp_dtype) element types, $(constants cdp_reduce_op) reductions" README.md ||
         echo "README.md: there are $(constants cdp_dtype) element types and $(constants cdp_reduce_op) reductions"
+    grep -A 2 'element types, .* reductions' README.md > "$work/types"
+    grep -oE '^ +X\([A-Z0-9]+, "[a-z0-9]+"' src/dtype/dtype.h | cut -d '"' -f 2 | while read -r name; do
+        grep -qw "$name" "$work/types" || echo "README.md: its list of element types lacks $name"
+    done
 }
 rule_chart() { bash tests/bench/peers/chart.sh --check 2>&1; }
 
