@@ -3019,7 +3019,7 @@ CDP__DT cdp_status cdp__dt_mesh_create(
     const cdp_error why = *cdp_last_error();
     if (root->group && !desc->no_check) st = cdp__dt_mesh_compare(m, own == CDP_OK);
     /* this rank's own error, not the report of the others */
-    if (own != CDP_OK) st = cdp_error_set(own, -1, 0, "%s", why.text);
+    if (own != CDP_OK) st = cdp__error_again(own, &why);
     if (st == CDP_OK) st = cdp__dt_mesh_first(m, groups);
     if (st != CDP_OK) {
         cdp__dt_mesh_free(m);
@@ -4865,7 +4865,7 @@ CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bo
         if (!broken && st == CDP_OK) st = met;
     }
     if (st == CDP_OK || !broken) return st;
-    return cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+    return cdp__error_again(st, &why);
 }
 
 /* Names the first difference; *st stays OK if there is none. */
@@ -5298,7 +5298,7 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (st != CDP_OK && cdp_group_status(work->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(cdp__dt_run_link(p)->group, why.text);
-        st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+        st = cdp__error_again(st, &why);
     }
     return st;
 }
@@ -8474,7 +8474,7 @@ CDP__DT void cdp__dt_fault_keep(cdp__dt_fault *f, cdp_status st) {
    of its matrix products. */
 CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
     if (st != CDP_OK || f->status == CDP_OK) return st;
-    return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);
+    return cdp__error_again(f->status, &f->why);
 }
 
 CDP_API cdp_status cdp_tp_forward(
@@ -8779,7 +8779,7 @@ CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logits, const void *
     if (st == CDP_OK && own == CDP_OK) cdp__dt_loss_finish(&s, losses, grad, scale);
     cdp__dt_free(m->root->os, s.own);
     if (st != CDP_OK || own == CDP_OK) return st;
-    return cdp_error_set(own, why.peer, why.sys_errno, "%s", why.text);
+    return cdp__error_again(own, &why);
 }
 
 CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,
@@ -9032,7 +9032,7 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
     else
         st = cdp__dt_ring_run(cp, &r);
     if (st != CDP_OK || r.status == CDP_OK) return st;
-    return cdp_error_set(r.status, r.why.peer, r.why.sys_errno, "%s", r.why.text);
+    return cdp__error_again(r.status, &r.why);
 }
 
 #endif /* CDP_NO_TENSOR_OPS */

@@ -12,6 +12,7 @@
 #include "../message/transport_api.h"
 #include "../group/collectives_api.h"
 #include "../base/helpers.h"
+#include "../base/text.h"
 #include "../dtype/convert.h"
 #include "mesh_api.h"
 #include "layout_api.h"
@@ -208,7 +209,7 @@ CDP_API cdp_status cdp_cross_entropy_with(const cdp_layout *logits, const void *
     if (st == CDP_OK && own == CDP_OK) cdp__dt_loss_finish(&s, losses, grad, scale);
     cdp__dt_free(m->root->os, s.own);
     if (st != CDP_OK || own == CDP_OK) return st;
-    return cdp_error_set(own, why.peer, why.sys_errno, "%s", why.text);
+    return cdp__error_again(own, &why);
 }
 
 CDP_API cdp_status cdp_cross_entropy(const cdp_layout *logits, const void *piece,

@@ -14,6 +14,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../base/helpers.h"
+#include "../base/text.h"
 #include "../base/ended.h"
 #include "../text/format.h"
 #include "../group/state.h"
@@ -429,7 +430,7 @@ CDP__DT cdp_status cdp__dt_mesh_create(
     const cdp_error why = *cdp_last_error();
     if (root->group && !desc->no_check) st = cdp__dt_mesh_compare(m, own == CDP_OK);
     /* this rank's own error, not the report of the others */
-    if (own != CDP_OK) st = cdp_error_set(own, -1, 0, "%s", why.text);
+    if (own != CDP_OK) st = cdp__error_again(own, &why);
     if (st == CDP_OK) st = cdp__dt_mesh_first(m, groups);
     if (st != CDP_OK) {
         cdp__dt_mesh_free(m);

@@ -15,6 +15,7 @@
 #include "../group/works_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
+#include "../base/text.h"
 #include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"
@@ -222,7 +223,7 @@ CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bo
         if (!broken && st == CDP_OK) st = met;
     }
     if (st == CDP_OK || !broken) return st;
-    return cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+    return cdp__error_again(st, &why);
 }
 
 /* Names the first difference; *st stays OK if there is none. */

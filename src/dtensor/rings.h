@@ -16,6 +16,7 @@
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
 #include "../base/helpers.h"
+#include "../base/text.h"
 #include "../dtype/convert.h"
 #include "../group/state.h"
 #include "plan_api.h"
@@ -268,7 +269,7 @@ CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void 
     else
         st = cdp__dt_ring_run(cp, &r);
     if (st != CDP_OK || r.status == CDP_OK) return st;
-    return cdp_error_set(r.status, r.why.peer, r.why.sys_errno, "%s", r.why.text);
+    return cdp__error_again(r.status, &r.why);
 }
 
 #endif /* CDP_NO_TENSOR_OPS */

@@ -16,6 +16,7 @@
 #include "../group/subgroups.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
+#include "../base/text.h"
 #include "../base/ended.h"
 #include "plan_api.h"
 #include "kit.h"
@@ -248,7 +249,7 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (st != CDP_OK && cdp_group_status(work->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(cdp__dt_run_link(p)->group, why.text);
-        st = cdp_error_set(st, why.peer, why.sys_errno, "%s", why.text);
+        st = cdp__error_again(st, &why);
     }
     return st;
 }

@@ -14,6 +14,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/helpers.h"
+#include "../base/text.h"
 #include "../dtype/dtype.h"
 #include "../group/state.h"
 #include "layout_api.h"
@@ -293,7 +294,7 @@ CDP__DT void cdp__dt_fault_keep(cdp__dt_fault *f, cdp_status st) {
    of its matrix products. */
 CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
     if (st != CDP_OK || f->status == CDP_OK) return st;
-    return cdp_error_set(f->status, f->why.peer, f->why.sys_errno, "%s", f->why.text);
+    return cdp__error_again(f->status, &f->why);
 }
 
 CDP_API cdp_status cdp_tp_forward(
