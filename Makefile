@@ -276,7 +276,7 @@ SUITES = \
     'sources|60|bash tests/check_sources.sh' \
     'headers|60|$(MAKE) -s headers-check' \
     'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
-    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384)) \
+    $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384) $(call world_again,who_saw_it_first,tensors,nomem,1795937400640)) \
     $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
     'mem_interop|120|bash tests/mem/interop.sh' \
     'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
