@@ -2237,7 +2237,7 @@ SIM_API sim_world *sim_open(const sim_desc *desc) {
     w->bytes_on = (uint64_t *)calloc((size_t)w->n * w->n, sizeof *w->bytes_on);
     if (!w->nodes || !w->blocked_until || !w->lost || !w->bytes_on) abort();
     if (!w->desc.limit_ns) w->desc.limit_ns = 3600 * SIM_S;
-    if (!w->desc.limit_steps) w->desc.limit_steps = 5000000;
+    if (!w->desc.limit_steps) w->desc.limit_steps = 20000000;
     for (i = 0; i < w->n; ++i) {
         sim_node *node = &w->nodes[i];
         node->world = w;
