@@ -252,7 +252,9 @@ typedef struct cdp_ckpt_info {
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
    without files that can be synced; a big-endian machine), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out);
-/* Local. Waits for a save in the background, whose result is lost. NULL is allowed. */
+/* Local. Waits for a save in the background, whose result is lost. NULL is allowed. A second
+   destroy does nothing, nor does that of a child of fork(); other calls are STATE then, and after
+   the group was destroyed, too. */
 CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
 
 /* Save all items and blobs as `step`, durably: after CDP_OK it survives crashes and power cuts.
@@ -332,7 +334,9 @@ typedef struct cdp_ckpt_entry {
    the text says why), UNSUPPORTED (a dtype that is not known here), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_open(
     const char *path, const cdp_os *os, cdp_ckpt_reader **out);
-CDP_API void cdp_ckpt_close(cdp_ckpt_reader *reader); /* NULL is allowed */
+/* NULL is allowed. A second close does nothing; getters answer as for NULL then, other calls are
+   STATE. */
+CDP_API void cdp_ckpt_close(cdp_ckpt_reader *reader);
 /* The step; 0 where files have none. */
 CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *reader);
 CDP_API uint32_t cdp_ckpt_count(const cdp_ckpt_reader *reader);
@@ -2233,6 +2237,8 @@ typedef struct cdp__ck_progress {
 struct cdp_ckpt {
     cdp_ckpt_desc desc;
     char path[CDP__CK_PATH_MAX + 1];
+    const cdp_os *memory; /* of the group, which may be destroyed before */
+    uint32_t forks;       /* see cdp__is_child() */
     cdp__ck_disk disk;
     cdp_ckpt_info info;
     cdp__ck_progress progress;
@@ -2243,6 +2249,18 @@ struct cdp_ckpt {
     uint64_t stage_room;
     cdp__ck_weights weights;
 };
+
+/* Refuses no checkpoint, one that was destroyed or is of the parent, and one without its group. */
+CDP__PRIVATE cdp_status cdp__ck_alive(const cdp_ckpt *c, const char *call) {
+    if (!c) return cdp__missing(call, "ckpt");
+    if (cdp__ended(c))
+        return cdp__fail(CDP_ERR_STATE, "%s: this cdp_ckpt was destroyed", call);
+    if (cdp__is_child(c->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "cdp_ckpt");
+    if (!cdp_group_desc_of(c->desc.group))
+        return cdp__fail(
+            CDP_ERR_STATE, "%s: the group of this cdp_ckpt was destroyed before it", call);
+    return CDP_OK;
+}
 
 CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
     const cdp_os_files *const f = &os->files;
@@ -2272,6 +2290,8 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     if (!desc || !desc->group)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "group" : "desc");
+    if (!cdp_group_desc_of(desc->group))
+        return cdp__fail(CDP_ERR_STATE, "cdp_ckpt_create: the group was destroyed");
     os = cdp_group_desc_of(desc->group)->os;
     st = cdp__ck_desc_check(desc, desc->os ? desc->os : os);
     if (st != CDP_OK) return st;
@@ -2279,6 +2299,9 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     if (!c)
         return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: a cdp_ckpt needs %llu bytes",
             (unsigned long long)sizeof *c);
+    cdp__ended_remove(c);
+    c->forks = cdp__forks_watch();
+    c->memory = os;
     c->desc = *desc;
     memcpy(c->path, desc->path, strlen(desc->path) + 1);
     c->desc.path = c->path;
@@ -2297,7 +2320,7 @@ CDP__PRIVATE void cdp__ck_progressed(const cdp_ckpt_desc *d, cdp__ck_progress *p
 CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *c) {
     cdp_ckpt_info none;
     memset(&none, 0, sizeof none);
-    return c ? c->info : none;
+    return c && !cdp__ended(c) ? c->info : none;
 }
 
 /* Adds what this rank writes of an entry. */
@@ -3271,10 +3294,10 @@ CDP__PRIVATE cdp_status cdp__ck_enter(cdp_ckpt *c, const char *call) {
 CDP__PRIVATE cdp_status cdp__ck_save_open(
     cdp_ckpt *c, uint64_t step, const char *call, cdp__ck_save **out) {
     cdp__ck_save *s;
-    cdp_status st;
+    cdp_status st = cdp__ck_alive(c, call);
     const cdp_os *os;
     *out = NULL;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, call, "ckpt");
+    if (st != CDP_OK) return st;
     if (step > (uint64_t)INT64_MAX / 32)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "%s: step %llu is too large", call, (unsigned long long)step);
@@ -3438,9 +3461,8 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
     cdp__ck_save *s;
     uint32_t now = 0;
     bool threads;
-    cdp_status st;
-    if (!c)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_save_async", "ckpt");
+    cdp_status st = cdp__ck_alive(c, "cdp_ckpt_save_async");
+    if (st != CDP_OK) return st;
     os = cdp_group_desc_of(c->desc.group)->os;
     began = os->now_ns(os->user);
     threads = os->threads.start && !cdp_group_desc_of(c->desc.group)->no_thread;
@@ -3462,8 +3484,8 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
 CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *c) {
     const cdp_os *os;
     uint64_t began;
-    cdp_status st;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_staged", "ckpt");
+    cdp_status st = cdp__ck_alive(c, "cdp_ckpt_staged");
+    if (st != CDP_OK) return st;
     if (!c->saving || c->saving->staged) return CDP_OK;
     os = c->saving->t.os;
     began = os->now_ns(os->user);
@@ -3475,8 +3497,9 @@ CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *c) {
 CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *c, uint32_t timeout_ms) {
     const cdp_os *os;
     uint64_t began;
+    const cdp_status st = cdp__ck_alive(c, "cdp_ckpt_wait");
     bool ended;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_wait", "ckpt");
+    if (st != CDP_OK) return st;
     if (!c->saving) return CDP_OK;
     os = c->saving->t.os;
     began = os->now_ns(os->user);
@@ -3487,8 +3510,9 @@ CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *c, uint32_t timeout_ms) {
 
 CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
     const cdp_os *os;
-    if (!c) return;
-    os = cdp_group_desc_of(c->desc.group)->os;
+    if (!c || cdp__ended(c) || cdp__is_child(c->forks)) return;
+    cdp__ended_add(c);
+    os = c->memory;
     if (c->saving) {
         const cdp_error kept = *cdp_last_error();
         (void)cdp__ck_until(c->saving, CDP__NEVER);
@@ -3517,6 +3541,20 @@ struct cdp_ckpt_reader {
     uint8_t *window; /* CDP__CK_WINDOW bytes, from the first short run on */
     cdp__ck_weights weights;
 };
+
+/* True if there is a reader, and it was not closed. */
+CDP__PRIVATE bool cdp__ck_reader_lives(const cdp_ckpt_reader *r) {
+    return r && !cdp__ended(r);
+}
+
+/* Refuses readers that were closed, and entries that are not there. */
+CDP__PRIVATE cdp_status cdp__ck_reader_alive(
+    const cdp_ckpt_reader *r, uint32_t index, const char *call) {
+    if (cdp__ended(r)) return cdp__fail(CDP_ERR_STATE, "%s: this reader was closed", call);
+    if (!r || index >= r->t.count)
+        return cdp__fail(CDP_ERR_INVALID, "%s: there is no entry %u", call, index);
+    return CDP_OK;
+}
 
 /* ---- opening ---- */
 
@@ -3665,6 +3703,7 @@ CDP__PRIVATE cdp_status cdp__ck_reader_open(const char *path, const cdp_os *os,
             "cdp_ckpt: the os has no files, or this machine is not little-endian");
     r = (cdp_ckpt_reader *)cdp__alloc_zero(memory, sizeof *r);
     if (!r) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a reader");
+    cdp__ended_remove(r);
     r->disk.os = os;
     r->fd = -1;
     cdp__ck_table_open(&r->t, memory);
@@ -3692,7 +3731,8 @@ CDP_API cdp_status cdp_ckpt_open(const char *path, const cdp_os *os, cdp_ckpt_re
 CDP_API void cdp_ckpt_close(cdp_ckpt_reader *r) {
     int32_t err = 0;
     const cdp_os *os;
-    if (!r) return;
+    if (!cdp__ck_reader_lives(r)) return;
+    cdp__ended_add(r);
     os = r->t.os;
     cdp__ck_close_file(&r->disk, r->fd, &err);
     cdp__free(os, r->window);
@@ -3778,22 +3818,23 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_bo
 }
 
 CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *r) {
-    return r ? r->t.step : 0;
+    return cdp__ck_reader_lives(r) ? r->t.step : 0;
 }
 
 CDP_API uint32_t cdp_ckpt_count(const cdp_ckpt_reader *r) {
-    return r ? (uint32_t)r->t.count : 0;
+    return cdp__ck_reader_lives(r) ? (uint32_t)r->t.count : 0;
 }
 
 CDP_API uint32_t cdp_ckpt_find(const cdp_ckpt_reader *r, const char *name) {
-    const cdp__ck_entry *const e = r && name ? cdp__ck_look(&r->t, name) : NULL;
+    const bool asks = cdp__ck_reader_lives(r) && name;
+    const cdp__ck_entry *const e = asks ? cdp__ck_look(&r->t, name) : NULL;
     return e ? (uint32_t)(e - r->t.entries) : UINT32_MAX;
 }
 
 CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *r, uint32_t index) {
     cdp_ckpt_entry out;
     memset(&out, 0, sizeof out);
-    if (!r || index >= r->t.count) return out;
+    if (!cdp__ck_reader_lives(r) || index >= r->t.count) return out;
     out.name = cdp__ck_name(&r->t, &r->t.entries[index]);
     out.file = cdp__ck_file_name(&r->t, &r->t.entries[index]);
     out.dtype = r->t.entries[index].dtype;
@@ -3808,11 +3849,10 @@ CDP_API cdp_status cdp_ckpt_read(
     cdp_ckpt_reader *r, uint32_t index, const cdp_box *box, void *out) {
     const cdp__ck_entry *e;
     cdp__ck_piece p;
+    const cdp_status st = cdp__ck_reader_alive(r, index, "cdp_ckpt_read");
     int32_t err;
     uint32_t d;
-    if (!r || index >= r->t.count)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_ckpt_read: there is no entry %u", (unsigned)index);
+    if (st != CDP_OK) return st;
     e = &r->t.entries[index];
     for (d = 0; box && d < e->ndim; ++d)
         if (box->start[d] > e->shape[d] || box->size[d] > e->shape[d] - box->start[d])
@@ -3860,9 +3900,8 @@ CDP__PRIVATE cdp_status cdp__ck_verify_run(cdp_ckpt_reader *r, const cdp__ck_ent
 }
 
 CDP_API cdp_status cdp_ckpt_verify(cdp_ckpt_reader *r, uint32_t index) {
-    if (!r || index >= r->t.count)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_ckpt_verify: there is no entry %u", (unsigned)index);
+    const cdp_status st = cdp__ck_reader_alive(r, index, "cdp_ckpt_verify");
+    if (st != CDP_OK) return st;
     if (!r->step)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_ckpt_verify: %s has no checkpoint.json, and so no sums", r->folder);
@@ -4176,10 +4215,10 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
 
 CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, uint64_t *found) {
     cdp__ck_load l;
-    cdp_status st;
+    cdp_status st = cdp__ck_alive(c, "cdp_ckpt_load");
     cdp_error why;
     if (found) *found = 0;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_load", "ckpt");
+    if (st != CDP_OK) return st;
     memset(&l, 0, sizeof l);
     l.c = c;
     st = cdp__ck_enter(c, "cdp_ckpt_load"); /* leaves the info of a save that has ended */

@@ -259,7 +259,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *p
    most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
    whole line without the zero; 0 without an event. Any thread. */
 CDP_API uint64_t cdp_agent_event_text(const cdp_agent_event *event, char *text, uint64_t room);
-/* Kills what still runs, and frees. NULL is allowed. */
+/* Kills what still runs, and frees. NULL is allowed. A second destroy does nothing, nor does that
+   of a child of fork(), whose parent's workers go on; other calls with a status are STATE then. */
 CDP_API void cdp_agent_destroy(cdp_agent *agent);
 
 /* ---- >>launch/spawn_api: one function on n ranks --------------------------------------------- */
@@ -1822,6 +1823,7 @@ typedef enum cdp__agent_phase {
 
 struct cdp_agent {
     const cdp_os *os;
+    uint32_t forks;       /* see cdp__is_child() */
     cdp_launch_desc desc; /* with defaults */
     cdp_agent_state state;
     cdp__agent_phase phase;
@@ -1842,6 +1844,19 @@ struct cdp_agent {
     cdp_launch_result result;
     int32_t *watched; /* descriptors to wait for */
 };
+
+/* True in the process that started this agent, until it destroys it. */
+CDP__PRIVATE bool cdp__agent_lives(const cdp_agent *a) {
+    return a && !cdp__ended(a) && !cdp__is_child(a->forks);
+}
+
+/* Refuses no agent, one that was destroyed, and that of the parent in a child: its workers are. */
+CDP__PRIVATE cdp_status cdp__agent_alive(const cdp_agent *a, const char *call) {
+    if (!a) return cdp__missing(call, "agent");
+    if (cdp__ended(a)) return cdp__fail(CDP_ERR_STATE, "%s: this agent was destroyed", call);
+    if (cdp__is_child(a->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "agent");
+    return CDP_OK;
+}
 
 CDP__PRIVATE uint64_t cdp__agent_now(const cdp_agent *a) {
     return a->os->now_ns(a->os->user);
@@ -2160,7 +2175,7 @@ CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *ou
 
 CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *a) {
     uint32_t i, n = 0;
-    if (!a) return NULL;
+    if (!cdp__agent_lives(a)) return NULL;
     a->result.state = a->state;
     a->result.restarts = a->attempt;
     a->result.host = a->host;
@@ -2257,8 +2272,10 @@ CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
 
 CDP_API cdp_status cdp_agent_save(cdp_agent *a, const char *path) {
     cdp__file_text f;
+    const cdp_status st = cdp__agent_alive(a, "cdp_agent_save");
     int32_t err;
-    if (!a || !path || !*path) return cdp__missing("cdp_agent_save", a ? "path" : "agent");
+    if (st != CDP_OK) return st;
+    if (!path || !*path) return cdp__missing("cdp_agent_save", "path");
     err = cdp__file_text_open(&f, a->os, path);
     if (!err) {
         cdp__agent_json(&f.text, cdp_agent_result(a));
@@ -2602,8 +2619,8 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
     cdp_agent_state was;
     uint64_t until;
     uint32_t attempt;
-    cdp_status st;
-    if (!a) return cdp__missing("cdp_agent_step", "agent");
+    cdp_status st = cdp__agent_alive(a, "cdp_agent_step");
+    if (st != CDP_OK) return st;
     was = a->state;
     attempt = a->attempt;
     until = cdp__agent_now(a) + wait_ms * CDP__MS;
@@ -2644,7 +2661,8 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
 
 CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {
     uint64_t until = CDP__NEVER;
-    if (!a) return cdp__missing("cdp_agent_wait", "agent");
+    const cdp_status alive = cdp__agent_alive(a, "cdp_agent_wait");
+    if (alive != CDP_OK) return alive;
     if (timeout_ms && timeout_ms != CDP_NO_TIMEOUT)
         until = cdp__agent_now(a) + timeout_ms * CDP__MS;
     while (a->phase != CDP__AGENT_OVER) {
@@ -2661,19 +2679,20 @@ CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {
 }
 
 CDP_API void cdp_agent_stop(cdp_agent *a) {
-    if (!a || a->phase == CDP__AGENT_OVER) return;
+    if (!cdp__agent_lives(a) || a->phase == CDP__AGENT_OVER) return;
     a->stopping = true;
     if (a->phase < CDP__AGENT_TERM) cdp__agent_ask_all(a);
 }
 
 CDP_API cdp_agent_state cdp_agent_state_of(const cdp_agent *a) {
-    return a ? a->state : CDP_AGENT_INIT;
+    return a && !cdp__ended(a) ? a->state : CDP_AGENT_INIT;
 }
 
 CDP_API void cdp_agent_destroy(cdp_agent *a) {
     uint32_t i;
     const cdp_os *os;
-    if (!a) return;
+    if (!cdp__agent_lives(a)) return;
+    cdp__ended_add(a);
     os = a->os;
     if (a->workers && a->phase != CDP__AGENT_OVER) cdp__agent_kill_all(a);
     for (i = 0; a->workers && i < a->desc.workers; ++i) {
@@ -2861,6 +2880,8 @@ CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *d, cdp_agent **out) {
             "threads with cdp_spawn()");
     a = (cdp_agent *)cdp__alloc_zero(os, sizeof *a);
     if (!a) return cdp__fail_nomem("cdp_agent_start", sizeof *a);
+    cdp__ended_remove(a);
+    a->forks = cdp__forks_watch();
     a->os = os;
     a->port_held = -1;
     cdp__launch_console_open(&a->console, os);

@@ -117,10 +117,10 @@ CDP__PRIVATE cdp_status cdp__ck_enter(cdp_ckpt *c, const char *call) {
 CDP__PRIVATE cdp_status cdp__ck_save_open(
     cdp_ckpt *c, uint64_t step, const char *call, cdp__ck_save **out) {
     cdp__ck_save *s;
-    cdp_status st;
+    cdp_status st = cdp__ck_alive(c, call);
     const cdp_os *os;
     *out = NULL;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, call, "ckpt");
+    if (st != CDP_OK) return st;
     if (step > (uint64_t)INT64_MAX / 32)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "%s: step %llu is too large", call, (unsigned long long)step);
@@ -284,9 +284,8 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
     cdp__ck_save *s;
     uint32_t now = 0;
     bool threads;
-    cdp_status st;
-    if (!c)
-        return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_save_async", "ckpt");
+    cdp_status st = cdp__ck_alive(c, "cdp_ckpt_save_async");
+    if (st != CDP_OK) return st;
     os = cdp_group_desc_of(c->desc.group)->os;
     began = os->now_ns(os->user);
     threads = os->threads.start && !cdp_group_desc_of(c->desc.group)->no_thread;
@@ -308,8 +307,8 @@ CDP_API cdp_status cdp_ckpt_save_async(cdp_ckpt *c, uint64_t step) {
 CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *c) {
     const cdp_os *os;
     uint64_t began;
-    cdp_status st;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_staged", "ckpt");
+    cdp_status st = cdp__ck_alive(c, "cdp_ckpt_staged");
+    if (st != CDP_OK) return st;
     if (!c->saving || c->saving->staged) return CDP_OK;
     os = c->saving->t.os;
     began = os->now_ns(os->user);
@@ -321,8 +320,9 @@ CDP_API cdp_status cdp_ckpt_staged(cdp_ckpt *c) {
 CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *c, uint32_t timeout_ms) {
     const cdp_os *os;
     uint64_t began;
+    const cdp_status st = cdp__ck_alive(c, "cdp_ckpt_wait");
     bool ended;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_wait", "ckpt");
+    if (st != CDP_OK) return st;
     if (!c->saving) return CDP_OK;
     os = c->saving->t.os;
     began = os->now_ns(os->user);
@@ -333,8 +333,9 @@ CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *c, uint32_t timeout_ms) {
 
 CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
     const cdp_os *os;
-    if (!c) return;
-    os = cdp_group_desc_of(c->desc.group)->os;
+    if (!c || cdp__ended(c) || cdp__is_child(c->forks)) return;
+    cdp__ended_add(c);
+    os = c->memory;
     if (c->saving) {
         const cdp_error kept = *cdp_last_error();
         (void)cdp__ck_until(c->saving, CDP__NEVER);

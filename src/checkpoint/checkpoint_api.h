@@ -68,7 +68,9 @@ typedef struct cdp_ckpt_info {
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
    without files that can be synced; a big-endian machine), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out);
-/* Local. Waits for a save in the background, whose result is lost. NULL is allowed. */
+/* Local. Waits for a save in the background, whose result is lost. NULL is allowed. A second
+   destroy does nothing, nor does that of a child of fork(); other calls are STATE then, and after
+   the group was destroyed, too. */
 CDP_API void cdp_ckpt_destroy(cdp_ckpt *ckpt);
 
 /* Save all items and blobs as `step`, durably: after CDP_OK it survives crashes and power cuts.

@@ -10,8 +10,10 @@
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/bytes.h"
 #include "../base/text.h"
+#include "../os/child.h"
 #include "checkpoint_api.h"
 #include "sums.h"
 #include "pieces.h"
@@ -26,6 +28,8 @@ typedef struct cdp__ck_progress {
 struct cdp_ckpt {
     cdp_ckpt_desc desc;
     char path[CDP__CK_PATH_MAX + 1];
+    const cdp_os *memory; /* of the group, which may be destroyed before */
+    uint32_t forks;       /* see cdp__is_child() */
     cdp__ck_disk disk;
     cdp_ckpt_info info;
     cdp__ck_progress progress;
@@ -36,6 +40,18 @@ struct cdp_ckpt {
     uint64_t stage_room;
     cdp__ck_weights weights;
 };
+
+/* Refuses no checkpoint, one that was destroyed or is of the parent, and one without its group. */
+CDP__PRIVATE cdp_status cdp__ck_alive(const cdp_ckpt *c, const char *call) {
+    if (!c) return cdp__missing(call, "ckpt");
+    if (cdp__ended(c))
+        return cdp__fail(CDP_ERR_STATE, "%s: this cdp_ckpt was destroyed", call);
+    if (cdp__is_child(c->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "cdp_ckpt");
+    if (!cdp_group_desc_of(c->desc.group))
+        return cdp__fail(
+            CDP_ERR_STATE, "%s: the group of this cdp_ckpt was destroyed before it", call);
+    return CDP_OK;
+}
 
 CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
     const cdp_os_files *const f = &os->files;
@@ -65,6 +81,8 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     if (!desc || !desc->group)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "group" : "desc");
+    if (!cdp_group_desc_of(desc->group))
+        return cdp__fail(CDP_ERR_STATE, "cdp_ckpt_create: the group was destroyed");
     os = cdp_group_desc_of(desc->group)->os;
     st = cdp__ck_desc_check(desc, desc->os ? desc->os : os);
     if (st != CDP_OK) return st;
@@ -72,6 +90,9 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     if (!c)
         return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "out of memory: a cdp_ckpt needs %llu bytes",
             (unsigned long long)sizeof *c);
+    cdp__ended_remove(c);
+    c->forks = cdp__forks_watch();
+    c->memory = os;
     c->desc = *desc;
     memcpy(c->path, desc->path, strlen(desc->path) + 1);
     c->desc.path = c->path;
@@ -90,7 +111,7 @@ CDP__PRIVATE void cdp__ck_progressed(const cdp_ckpt_desc *d, cdp__ck_progress *p
 CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *c) {
     cdp_ckpt_info none;
     memset(&none, 0, sizeof none);
-    return c ? c->info : none;
+    return c && !cdp__ended(c) ? c->info : none;
 }
 
 /* Adds what this rank writes of an entry. */

@@ -332,10 +332,10 @@ CDP__PRIVATE cdp_status cdp__ck_load_run(
 
 CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, uint64_t *found) {
     cdp__ck_load l;
-    cdp_status st;
+    cdp_status st = cdp__ck_alive(c, "cdp_ckpt_load");
     cdp_error why;
     if (found) *found = 0;
-    if (!c) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_load", "ckpt");
+    if (st != CDP_OK) return st;
     memset(&l, 0, sizeof l);
     l.c = c;
     st = cdp__ck_enter(c, "cdp_ckpt_load"); /* leaves the info of a save that has ended */

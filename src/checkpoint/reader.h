@@ -11,6 +11,7 @@
 #include "../os/os_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/bytes.h"
 #include "../base/text.h"
 #include "../text/format.h"
@@ -39,6 +40,20 @@ struct cdp_ckpt_reader {
     uint8_t *window; /* CDP__CK_WINDOW bytes, from the first short run on */
     cdp__ck_weights weights;
 };
+
+/* True if there is a reader, and it was not closed. */
+CDP__PRIVATE bool cdp__ck_reader_lives(const cdp_ckpt_reader *r) {
+    return r && !cdp__ended(r);
+}
+
+/* Refuses readers that were closed, and entries that are not there. */
+CDP__PRIVATE cdp_status cdp__ck_reader_alive(
+    const cdp_ckpt_reader *r, uint32_t index, const char *call) {
+    if (cdp__ended(r)) return cdp__fail(CDP_ERR_STATE, "%s: this reader was closed", call);
+    if (!r || index >= r->t.count)
+        return cdp__fail(CDP_ERR_INVALID, "%s: there is no entry %u", call, index);
+    return CDP_OK;
+}
 
 /* ---- opening ---- */
 
@@ -187,6 +202,7 @@ CDP__PRIVATE cdp_status cdp__ck_reader_open(const char *path, const cdp_os *os,
             "cdp_ckpt: the os has no files, or this machine is not little-endian");
     r = (cdp_ckpt_reader *)cdp__alloc_zero(memory, sizeof *r);
     if (!r) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a reader");
+    cdp__ended_remove(r);
     r->disk.os = os;
     r->fd = -1;
     cdp__ck_table_open(&r->t, memory);
@@ -214,7 +230,8 @@ CDP_API cdp_status cdp_ckpt_open(const char *path, const cdp_os *os, cdp_ckpt_re
 CDP_API void cdp_ckpt_close(cdp_ckpt_reader *r) {
     int32_t err = 0;
     const cdp_os *os;
-    if (!r) return;
+    if (!cdp__ck_reader_lives(r)) return;
+    cdp__ended_add(r);
     os = r->t.os;
     cdp__ck_close_file(&r->disk, r->fd, &err);
     cdp__free(os, r->window);
@@ -300,22 +317,23 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_bo
 }
 
 CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *r) {
-    return r ? r->t.step : 0;
+    return cdp__ck_reader_lives(r) ? r->t.step : 0;
 }
 
 CDP_API uint32_t cdp_ckpt_count(const cdp_ckpt_reader *r) {
-    return r ? (uint32_t)r->t.count : 0;
+    return cdp__ck_reader_lives(r) ? (uint32_t)r->t.count : 0;
 }
 
 CDP_API uint32_t cdp_ckpt_find(const cdp_ckpt_reader *r, const char *name) {
-    const cdp__ck_entry *const e = r && name ? cdp__ck_look(&r->t, name) : NULL;
+    const bool asks = cdp__ck_reader_lives(r) && name;
+    const cdp__ck_entry *const e = asks ? cdp__ck_look(&r->t, name) : NULL;
     return e ? (uint32_t)(e - r->t.entries) : UINT32_MAX;
 }
 
 CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *r, uint32_t index) {
     cdp_ckpt_entry out;
     memset(&out, 0, sizeof out);
-    if (!r || index >= r->t.count) return out;
+    if (!cdp__ck_reader_lives(r) || index >= r->t.count) return out;
     out.name = cdp__ck_name(&r->t, &r->t.entries[index]);
     out.file = cdp__ck_file_name(&r->t, &r->t.entries[index]);
     out.dtype = r->t.entries[index].dtype;
@@ -330,11 +348,10 @@ CDP_API cdp_status cdp_ckpt_read(
     cdp_ckpt_reader *r, uint32_t index, const cdp_box *box, void *out) {
     const cdp__ck_entry *e;
     cdp__ck_piece p;
+    const cdp_status st = cdp__ck_reader_alive(r, index, "cdp_ckpt_read");
     int32_t err;
     uint32_t d;
-    if (!r || index >= r->t.count)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_ckpt_read: there is no entry %u", (unsigned)index);
+    if (st != CDP_OK) return st;
     e = &r->t.entries[index];
     for (d = 0; box && d < e->ndim; ++d)
         if (box->start[d] > e->shape[d] || box->size[d] > e->shape[d] - box->start[d])
@@ -382,9 +399,8 @@ CDP__PRIVATE cdp_status cdp__ck_verify_run(cdp_ckpt_reader *r, const cdp__ck_ent
 }
 
 CDP_API cdp_status cdp_ckpt_verify(cdp_ckpt_reader *r, uint32_t index) {
-    if (!r || index >= r->t.count)
-        return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, "cdp_ckpt_verify: there is no entry %u", (unsigned)index);
+    const cdp_status st = cdp__ck_reader_alive(r, index, "cdp_ckpt_verify");
+    if (st != CDP_OK) return st;
     if (!r->step)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "cdp_ckpt_verify: %s has no checkpoint.json, and so no sums", r->folder);

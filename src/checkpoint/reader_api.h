@@ -27,7 +27,9 @@ typedef struct cdp_ckpt_entry {
    the text says why), UNSUPPORTED (a dtype that is not known here), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_open(
     const char *path, const cdp_os *os, cdp_ckpt_reader **out);
-CDP_API void cdp_ckpt_close(cdp_ckpt_reader *reader); /* NULL is allowed */
+/* NULL is allowed. A second close does nothing; getters answer as for NULL then, other calls are
+   STATE. */
+CDP_API void cdp_ckpt_close(cdp_ckpt_reader *reader);
 /* The step; 0 where files have none. */
 CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *reader);
 CDP_API uint32_t cdp_ckpt_count(const cdp_ckpt_reader *reader);

@@ -191,8 +191,8 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
     cdp_agent_state was;
     uint64_t until;
     uint32_t attempt;
-    cdp_status st;
-    if (!a) return cdp__missing("cdp_agent_step", "agent");
+    cdp_status st = cdp__agent_alive(a, "cdp_agent_step");
+    if (st != CDP_OK) return st;
     was = a->state;
     attempt = a->attempt;
     until = cdp__agent_now(a) + wait_ms * CDP__MS;
@@ -233,7 +233,8 @@ CDP__PRIVATE cdp_status cdp__agent_verdict(cdp_agent *a) {
 
 CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {
     uint64_t until = CDP__NEVER;
-    if (!a) return cdp__missing("cdp_agent_wait", "agent");
+    const cdp_status alive = cdp__agent_alive(a, "cdp_agent_wait");
+    if (alive != CDP_OK) return alive;
     if (timeout_ms && timeout_ms != CDP_NO_TIMEOUT)
         until = cdp__agent_now(a) + timeout_ms * CDP__MS;
     while (a->phase != CDP__AGENT_OVER) {
@@ -250,19 +251,20 @@ CDP_API cdp_status cdp_agent_wait(cdp_agent *a, uint32_t timeout_ms) {
 }
 
 CDP_API void cdp_agent_stop(cdp_agent *a) {
-    if (!a || a->phase == CDP__AGENT_OVER) return;
+    if (!cdp__agent_lives(a) || a->phase == CDP__AGENT_OVER) return;
     a->stopping = true;
     if (a->phase < CDP__AGENT_TERM) cdp__agent_ask_all(a);
 }
 
 CDP_API cdp_agent_state cdp_agent_state_of(const cdp_agent *a) {
-    return a ? a->state : CDP_AGENT_INIT;
+    return a && !cdp__ended(a) ? a->state : CDP_AGENT_INIT;
 }
 
 CDP_API void cdp_agent_destroy(cdp_agent *a) {
     uint32_t i;
     const cdp_os *os;
-    if (!a) return;
+    if (!cdp__agent_lives(a)) return;
+    cdp__ended_add(a);
     os = a->os;
     if (a->workers && a->phase != CDP__AGENT_OVER) cdp__agent_kill_all(a);
     for (i = 0; a->workers && i < a->desc.workers; ++i) {

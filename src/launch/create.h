@@ -189,6 +189,8 @@ CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *d, cdp_agent **out) {
             "threads with cdp_spawn()");
     a = (cdp_agent *)cdp__alloc_zero(os, sizeof *a);
     if (!a) return cdp__fail_nomem("cdp_agent_start", sizeof *a);
+    cdp__ended_remove(a);
+    a->forks = cdp__forks_watch();
     a->os = os;
     a->port_held = -1;
     cdp__launch_console_open(&a->console, os);

@@ -77,7 +77,7 @@ CDP__PRIVATE void cdp__agent_end_of(cdp_agent *a, uint32_t i, cdp_worker_end *ou
 
 CDP_API const cdp_launch_result *cdp_agent_result(cdp_agent *a) {
     uint32_t i, n = 0;
-    if (!a) return NULL;
+    if (!cdp__agent_lives(a)) return NULL;
     a->result.state = a->state;
     a->result.restarts = a->attempt;
     a->result.host = a->host;
@@ -174,8 +174,10 @@ CDP__PRIVATE void cdp__agent_json(cdp__text *t, const cdp_launch_result *r) {
 
 CDP_API cdp_status cdp_agent_save(cdp_agent *a, const char *path) {
     cdp__file_text f;
+    const cdp_status st = cdp__agent_alive(a, "cdp_agent_save");
     int32_t err;
-    if (!a || !path || !*path) return cdp__missing("cdp_agent_save", a ? "path" : "agent");
+    if (st != CDP_OK) return st;
+    if (!path || !*path) return cdp__missing("cdp_agent_save", "path");
     err = cdp__file_text_open(&f, a->os, path);
     if (!err) {
         cdp__agent_json(&f.text, cdp_agent_result(a));

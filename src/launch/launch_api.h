@@ -161,7 +161,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_agent_save(cdp_agent *agent, const char *p
    most `room` bytes, a zero at the end among them; `text` may be NULL. Returns the length of the
    whole line without the zero; 0 without an event. Any thread. */
 CDP_API uint64_t cdp_agent_event_text(const cdp_agent_event *event, char *text, uint64_t room);
-/* Kills what still runs, and frees. NULL is allowed. */
+/* Kills what still runs, and frees. NULL is allowed. A second destroy does nothing, nor does that
+   of a child of fork(), whose parent's workers go on; other calls with a status are STATE then. */
 CDP_API void cdp_agent_destroy(cdp_agent *agent);
 
 #endif /* CDP_SRC_LAUNCH_LAUNCH_API_H */

@@ -11,9 +11,11 @@
 #include "launch_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "../base/ended.h"
 #include "../base/text.h"
 #include "../text/format.h"
 #include "../os/processes.h"
+#include "../os/child.h"
 #include "facts.h"
 #include "console.h"
 #include "stream.h"
@@ -47,6 +49,7 @@ typedef enum cdp__agent_phase {
 
 struct cdp_agent {
     const cdp_os *os;
+    uint32_t forks;       /* see cdp__is_child() */
     cdp_launch_desc desc; /* with defaults */
     cdp_agent_state state;
     cdp__agent_phase phase;
@@ -67,6 +70,19 @@ struct cdp_agent {
     cdp_launch_result result;
     int32_t *watched; /* descriptors to wait for */
 };
+
+/* True in the process that started this agent, until it destroys it. */
+CDP__PRIVATE bool cdp__agent_lives(const cdp_agent *a) {
+    return a && !cdp__ended(a) && !cdp__is_child(a->forks);
+}
+
+/* Refuses no agent, one that was destroyed, and that of the parent in a child: its workers are. */
+CDP__PRIVATE cdp_status cdp__agent_alive(const cdp_agent *a, const char *call) {
+    if (!a) return cdp__missing(call, "agent");
+    if (cdp__ended(a)) return cdp__fail(CDP_ERR_STATE, "%s: this agent was destroyed", call);
+    if (cdp__is_child(a->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "agent");
+    return CDP_OK;
+}
 
 CDP__PRIVATE uint64_t cdp__agent_now(const cdp_agent *a) {
     return a->os->now_ns(a->os->user);

@@ -1,7 +1,9 @@
 /* test_handles.c - a child of fork() that uses and destroys what its parent made leaves the
    parent's job as it was; the use of what was destroyed is an error */
 #define CDP_IMPLEMENTATION
+#include "cdp_checkpoint.h"
 #include "cdp_elastic.h"
+#include "cdp_launch.h"
 #include "cdp_rpc.h"
 #include "cdp_dtensor.h"
 #include "cdp_fsdp.h"
@@ -1008,6 +1010,111 @@ TEST(a_channel_is_closed_once) {
     run_ranks(2, NULL, 0, rank_closes_channels_twice, NULL);
 }
 
+/* ---- checkpoints and agents ------------------------------------------------------------------ */
+
+#define CKPT_PLACE "build/handles.ckpt"
+
+static bool ckpt_in_child(void *arg) {
+    cdp_ckpt *c = (cdp_ckpt *)arg;
+    const bool good = of_parent(cdp_ckpt_save(c, 9)) && of_parent(cdp_ckpt_wait(c, 0));
+    cdp_ckpt_destroy(c);
+    return good;
+}
+
+static void ckpt_is_refused(cdp_ckpt *c, const char *why) {
+    ENDED(why, cdp_ckpt_save(c, 3));
+    ENDED(why, cdp_ckpt_save_async(c, 3));
+    ENDED(why, cdp_ckpt_staged(c));
+    ENDED(why, cdp_ckpt_wait(c, 0));
+    ENDED(why, cdp_ckpt_load(c, NULL, CDP_CKPT_LATEST, NULL));
+}
+
+static void reader_is_closed_twice(void) {
+    cdp_ckpt_reader *r;
+    float x[2];
+    T_EQ(CDP_OK, cdp_ckpt_open(CKPT_PLACE, NULL, &r));
+    T_EQ(1, cdp_ckpt_count(r));
+    cdp_ckpt_close(r);
+    cdp_ckpt_close(r);
+    T_EQ(0, cdp_ckpt_count(r));
+    T_EQ(0, cdp_ckpt_step_of(r));
+    T_EQ(UINT32_MAX, cdp_ckpt_find(r, "w"));
+    T(!cdp_ckpt_entry_at(r, 0).name);
+    CLOSED(cdp_ckpt_read(r, 0, NULL, x));
+    CLOSED(cdp_ckpt_verify(r, 0));
+}
+
+static void rank_ends_checkpoints_twice(cdp_group *g, void *arg) {
+    float w[2] = {1, 2};
+    cdp_ckpt_desc d;
+    cdp_item item;
+    cdp_ckpt *c;
+    (void)arg;
+    memset(&d, 0, sizeof d);
+    memset(&item, 0, sizeof item);
+    item.name = "w";
+    item.tensor.layout.ndim = 1;
+    item.tensor.layout.shape[0] = 2;
+    item.tensor.data = w;
+    d.group = g;
+    d.path = CKPT_PLACE;
+    d.items = &item;
+    d.item_count = 1;
+    const uint32_t alone = 0;
+    for (uint64_t i = 1; i < 4; ++i) {
+        T_EQ(CDP_OK, cdp_ckpt_create(&d, &c));
+        T_EQ(CDP_OK, cdp_ckpt_save(c, i));
+        T(child_does(ckpt_in_child, c));
+        T_EQ(CDP_OK, cdp_ckpt_load(c, NULL, i, NULL));
+        reader_is_closed_twice();
+        cdp_ckpt_destroy(c);
+        cdp_ckpt_destroy(c);
+        T_EQ(0, cdp_ckpt_info_of(c).files);
+        ckpt_is_refused(c, "destroyed");
+    }
+    T_EQ(CDP_OK, cdp_group_new(g, &alone, 1, &d.group));
+    T_EQ(CDP_OK, cdp_ckpt_create(&d, &c));
+    cdp_group_destroy(d.group);
+    ckpt_is_refused(c, "destroyed before it");
+    cdp_ckpt_destroy(c);
+    DESTROYED(cdp_ckpt_create(&d, &c));
+}
+TEST(a_checkpoint_and_its_reader_are_ended_once) {
+    T_EQ(0, system("mkdir -p build && rm -rf " CKPT_PLACE));
+    run_ranks(1, NULL, 0, rank_ends_checkpoints_twice, NULL);
+    T_EQ(0, system("rm -rf " CKPT_PLACE));
+}
+
+static bool agent_in_child(void *arg) {
+    cdp_agent *a = (cdp_agent *)arg;
+    const bool good = of_parent(cdp_agent_step(a, 0)) && of_parent(cdp_agent_wait(a, 1));
+    cdp_agent_stop(a);
+    cdp_agent_destroy(a);
+    return good && !cdp_agent_result(a);
+}
+
+TEST(an_agent_is_destroyed_once_and_by_its_process) {
+    const char *words[] = {"/bin/sh", "-c", "sleep 0.3", NULL};
+    cdp_launch_desc d;
+    cdp_agent *a;
+    memset(&d, 0, sizeof d);
+    d.command = words;
+    d.workers = 2;
+    for (uint32_t i = 0; i < 3; ++i) {
+        T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+        T(child_does(agent_in_child, a));
+        T_EQ(CDP_OK, cdp_agent_wait(a, 10000)); /* the child has killed no worker */
+        cdp_agent_destroy(a);
+        cdp_agent_destroy(a);
+        cdp_agent_stop(a);
+        T_EQ(CDP_AGENT_INIT, cdp_agent_state_of(a));
+        T(!cdp_agent_result(a));
+        DESTROYED(cdp_agent_step(a, 0));
+        DESTROYED(cdp_agent_wait(a, 0));
+        DESTROYED(cdp_agent_save(a, "build/never"));
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_child_leaves_hash_and_prefix_stores_alone", a_child_leaves_hash_and_prefix_stores_alone,
@@ -1039,6 +1146,10 @@ int main(int argc, char **argv) {
         {"a_hub_is_destroyed_once", a_hub_is_destroyed_once, 20},
         {"a_store_server_is_destroyed_once", a_store_server_is_destroyed_once, 20},
         {"a_channel_is_closed_once", a_channel_is_closed_once, 20},
+        {"a_checkpoint_and_its_reader_are_ended_once", a_checkpoint_and_its_reader_are_ended_once,
+            20},
+        {"an_agent_is_destroyed_once_and_by_its_process",
+            an_agent_is_destroyed_once_and_by_its_process, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
 }
