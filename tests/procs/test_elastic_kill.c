@@ -10,18 +10,25 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
-/* `n` ranks; the job ends 20 steps after it has `want` of them. */
-static void start_all(uint32_t n, uint32_t min, uint32_t want) {
+/* A job of at least `min` and at most `n` members, who go on for `more` steps with `want` of them
+   left. */
+static void job_of(uint32_t min, uint32_t n, uint32_t want, uint32_t settle_ms, uint32_t more) {
     job_begin();
     for (uint32_t i = 0; i < MOST; ++i) {
         job.m[i].desc.min_ranks = min;
         job.m[i].desc.max_ranks = n;
-        /* nobody may wait for it: all are there at the beginning, and the dead are known */
-        job.m[i].desc.settle_ms = 10000 * TEST_SLACK;
+        job.m[i].desc.settle_ms = settle_ms;
         job.m[i].want = want;
-        job.m[i].more = 20;
-        job.m[i].pace_ms = 1;
+        job.m[i].more = more;
     }
+}
+
+/* `n` ranks; the job ends 20 steps after it has `want` of them. */
+static void start_all(uint32_t n, uint32_t min, uint32_t want) {
+    /* nobody may wait for settle_ms: all are there at the beginning, and the dead are known */
+    job_of(min, n, want, 10000 * TEST_SLACK, 20);
+    for (uint32_t i = 0; i < MOST; ++i)
+        job.m[i].pace_ms = 1;
     for (uint32_t i = 0; i < n; ++i)
         (void)start();
     for (uint32_t i = 0; i < n; ++i)
@@ -311,13 +318,8 @@ static int64_t die_at(uint32_t after, bool first, bool agree) {
     uint64_t worst = 0;
     const uint32_t victim = first ? 0 : 2;
     bool died;
-    job_begin();
+    job_of(2, 3, 2, 300 * TEST_SLACK, 15);
     for (uint32_t i = 0; i < 3; ++i) {
-        job.m[i].desc.min_ranks = 2;
-        job.m[i].desc.max_ranks = 3;
-        job.m[i].desc.settle_ms = 300 * TEST_SLACK;
-        job.m[i].want = 2;
-        job.m[i].more = 15;
         job.m[i].pace_ms = 1;
         job.m[i].tcp.group.timeout_ms = 10000;
         if (agree) job.m[i].each = agree_once;
@@ -377,14 +379,9 @@ TEST(the_others_agree_when_a_member_dies) {
 
 /* It is as if its machine stood still: left out, and told so when it goes on. */
 TEST(a_stopped_member_is_left_out) {
-    job_begin();
+    /* settle_ms is for the one that stands still; the others come sooner, on a busy machine too */
+    job_of(2, 3, 2, 500 * TEST_SLACK, 20);
     for (uint32_t i = 0; i < 3; ++i) {
-        job.m[i].desc.min_ranks = 2;
-        job.m[i].desc.max_ranks = 3;
-        /* for the one that stands still; the others come sooner, on a busy machine too */
-        job.m[i].desc.settle_ms = 500 * TEST_SLACK;
-        job.m[i].want = 2;
-        job.m[i].more = 20;
         job.m[i].pace_ms = 1;
         job.m[i].tcp.group.timeout_ms = 500 * TEST_SLACK;
         (void)start();
@@ -422,15 +419,9 @@ static cdp_status die_in_connected(void *user, const cdp_elastic_now *now) {
 
 /* What connected() returns then is no error of the program. */
 TEST(a_member_dies_while_others_are_in_connected) {
-    job_begin();
-    for (uint32_t i = 0; i < 3; ++i) {
-        job.m[i].desc.min_ranks = 2;
-        job.m[i].desc.max_ranks = 3;
-        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
-        job.m[i].want = 2;
-        job.m[i].more = 15;
+    job_of(2, 3, 2, 1000 * TEST_SLACK, 15);
+    for (uint32_t i = 0; i < 3; ++i)
         job.m[i].desc.connected = i == 1 ? die_in_connected : meet;
-    }
     (void)start();
     wait_for_tickets(1); /* rank 0 has the state */
     (void)start();
@@ -445,15 +436,9 @@ TEST(a_member_dies_while_others_are_in_connected) {
 
 /* Nobody has received anything yet, so the next one begins the job with what it came with. */
 TEST(the_source_of_the_first_epoch_dies_before_it_sends) {
-    job_begin();
-    for (uint32_t i = 0; i < 3; ++i) {
-        job.m[i].desc.min_ranks = 2;
-        job.m[i].desc.max_ranks = 3;
-        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
-        job.m[i].want = 2;
-        job.m[i].more = 15;
+    job_of(2, 3, 2, 1000 * TEST_SLACK, 15);
+    for (uint32_t i = 0; i < 3; ++i)
         job.m[i].desc.connected = i == 0 ? die_in_connected : meet;
-    }
     for (uint32_t i = 0; i < 3; ++i) {
         (void)start();
         wait_for_tickets(i + 1);
@@ -473,14 +458,7 @@ TEST(the_source_of_the_first_epoch_dies_before_it_sends) {
    without it. */
 TEST(a_rank_whose_system_refuses_ends_alone) {
     const struct rlimit few = {24, 24};
-    job_begin();
-    for (uint32_t i = 0; i < 8; ++i) {
-        job.m[i].desc.min_ranks = 7;
-        job.m[i].desc.max_ranks = 8;
-        job.m[i].desc.settle_ms = 1000 * TEST_SLACK;
-        job.m[i].want = 7;
-        job.m[i].more = 15;
-    }
+    job_of(7, 8, 7, 1000 * TEST_SLACK, 15);
     job.pid[job.count++] = fork_one();
     if (job.pid[0] == 0) {
         if (setrlimit(RLIMIT_NOFILE, &few) != 0) abort();
