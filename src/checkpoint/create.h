@@ -44,8 +44,7 @@ struct cdp_ckpt {
 /* Refuses no checkpoint, one that was destroyed or is of the parent, and one without its group. */
 CDP__PRIVATE cdp_status cdp__ck_alive(const cdp_ckpt *c, const char *call) {
     if (!c) return cdp__missing(call, "ckpt");
-    if (cdp__ended(c))
-        return cdp__fail(CDP_ERR_STATE, "%s: this cdp_ckpt was destroyed", call);
+    if (cdp__ended(c)) return cdp__fail(CDP_ERR_STATE, "%s: this cdp_ckpt was destroyed", call);
     if (cdp__is_child(c->forks)) return cdp__child_refuses(CDP_ERR_STATE, call, "cdp_ckpt");
     if (!cdp_group_desc_of(c->desc.group))
         return cdp__fail(
