@@ -3966,6 +3966,19 @@ CDP__PRIVATE uint64_t cdp__max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+/* ---- >>base/kept_error: an error that was kept while other calls went on --------------------- */
+
+/* Knows: this thread's last error. Promises: a kept error comes back with all that it knew: who
+   saw it first, in which operation, and where. */
+
+/* Makes `e` this thread's last error again, as `status`. That error is the library's own, and const
+   for its callers alone. */
+CDP__PRIVATE cdp_status cdp__error_again(cdp_status status, const cdp_error *e) {
+    cdp_error *const last = (cdp_error *)(uintptr_t)cdp_last_error();
+    *last = *e;
+    return last->status = status;
+}
+
 /* ---- >>base/status: one row for each status (pure) ------------------------------------------- */
 
 /* Knows: the name of each status, what it means, who may report it. Promises: a status that comes
@@ -5607,7 +5620,7 @@ CDP__PRIVATE cdp_status cdp__vote(cdp_group *g, cdp_status own, const char *call
     rank = (uint32_t)(bad >> 32) - 1;
     memcpy(why, e.text, sizeof why);
     if (st == CDP_OK && bad) st = cdp_broadcast(g, why, sizeof why, CDP_DTYPE_U8, rank);
-    if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
+    if (own != CDP_OK) return cdp__error_again(own, &e);
     if (st != CDP_OK || !bad) return st;
     why[sizeof why - 1] = 0;
     rank = cdp_world_rank_of(g, rank);
@@ -6016,13 +6029,6 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
     e->status = status;
     e->rank = e->peer = e->origin = -1;
     e->file = "";
-}
-
-/* Makes an error that was kept this thread's last one again, with all that it knows. */
-CDP__PRIVATE cdp_status cdp__error_again(cdp_status status, const cdp_error *e) {
-    cdp_error *slot = cdp__error_slot();
-    *slot = *e;
-    return slot->status = status;
 }
 
 CDP__PRIVATE const char *cdp__file_name(uint32_t at) {

@@ -418,6 +418,7 @@ extern "C" {
 #include "base/compiler.h"
 #include "base/ended.h"
 #include "base/helpers.h"
+#include "base/kept_error.h"
 #include "base/status.h"
 #include "text/utf8.h"
 #include "text/format.h"

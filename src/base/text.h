@@ -44,13 +44,6 @@ CDP__PRIVATE void cdp__error_clear(cdp_error *e, cdp_status status) {
     e->file = "";
 }
 
-/* Makes an error that was kept this thread's last one again, with all that it knows. */
-CDP__PRIVATE cdp_status cdp__error_again(cdp_status status, const cdp_error *e) {
-    cdp_error *slot = cdp__error_slot();
-    *slot = *e;
-    return slot->status = status;
-}
-
 CDP__PRIVATE const char *cdp__file_name(uint32_t at) {
     static const char names[10][15] = {"", "cdp.h", "cdp_store.h", "cdp_tcp.h", "cdp_nccl.h",
         "cdp_dtensor.h", "cdp_rpc.h", "cdp_mem.h", "cdp_elastic.h", "cdp_launch.h"};

@@ -12,7 +12,7 @@
 #include "../message/transport_api.h"
 #include "../group/collectives_api.h"
 #include "../base/helpers.h"
-#include "../base/text.h"
+#include "../base/kept_error.h"
 #include "../dtype/convert.h"
 #include "mesh_api.h"
 #include "layout_api.h"

@@ -14,7 +14,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../base/helpers.h"
-#include "../base/text.h"
+#include "../base/kept_error.h"
 #include "../base/ended.h"
 #include "../text/format.h"
 #include "../group/state.h"

@@ -15,7 +15,7 @@
 #include "../group/works_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
-#include "../base/text.h"
+#include "../base/kept_error.h"
 #include "../text/format.h"
 #include "mesh_api.h"
 #include "layout_api.h"

@@ -16,7 +16,7 @@
 #include "../group/collectives_api.h"
 #include "../group/messages_api.h"
 #include "../base/helpers.h"
-#include "../base/text.h"
+#include "../base/kept_error.h"
 #include "../dtype/convert.h"
 #include "../group/state.h"
 #include "plan_api.h"

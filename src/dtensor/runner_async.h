@@ -16,7 +16,7 @@
 #include "../group/subgroups.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
-#include "../base/text.h"
+#include "../base/kept_error.h"
 #include "../base/ended.h"
 #include "plan_api.h"
 #include "kit.h"

@@ -14,7 +14,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/helpers.h"
-#include "../base/text.h"
+#include "../base/kept_error.h"
 #include "../dtype/dtype.h"
 #include "../group/state.h"
 #include "layout_api.h"

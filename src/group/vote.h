@@ -13,6 +13,7 @@
 #include "collectives_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
+#include "../base/kept_error.h"
 
 /* Every rank brings its status and, where that is a failure, its last error. Returns that, or the
    failure of the highest rank that has one; `call` begins the text. */
@@ -25,7 +26,7 @@ CDP__PRIVATE cdp_status cdp__vote(cdp_group *g, cdp_status own, const char *call
     rank = (uint32_t)(bad >> 32) - 1;
     memcpy(why, e.text, sizeof why);
     if (st == CDP_OK && bad) st = cdp_broadcast(g, why, sizeof why, CDP_DTYPE_U8, rank);
-    if (own != CDP_OK) return cdp_error_set(own, e.peer, 0, "%s", e.text);
+    if (own != CDP_OK) return cdp__error_again(own, &e);
     if (st != CDP_OK || !bad) return st;
     why[sizeof why - 1] = 0;
     rank = cdp_world_rank_of(g, rank);
