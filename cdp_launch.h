@@ -2244,6 +2244,8 @@ CDP__PRIVATE void cdp__agent_tell(cdp_agent *a, cdp_agent_event_kind kind, int64
     e.attempt = a->attempt;
     e.time_us = cdp__os_date_us();
     if (i >= 0) {
+        cdp__agent_tail_read(a, (uint32_t)i, 0);
+        cdp__agent_tail_read(a, (uint32_t)i, 1);
         cdp__agent_end_of(a, (uint32_t)i, &end);
         e.end = &end;
         e.time_us = end.time_us;

@@ -414,6 +414,32 @@ TEST(the_program_hears_of_starts_and_ends) {
     folder_remove();
 }
 
+/* Output goes to files alone: its last lines are there when a worker has ended, not only when all
+   have. */
+static void hear_lines(void *user, const cdp_agent_event *e) {
+    uint32_t *const heard = user;
+    if (!e->end) return;
+    ++*heard;
+    if (e->end->rank == 1) T_TEXT("too hot\n", e->end->last_lines);
+    if (e->end->rank == 0) T_TEXT("all is well\n", e->end->last_lines);
+}
+
+TEST(an_event_has_the_last_lines_of_files) {
+    cdp_launch_desc d =
+        shell(SHELL("echo all is well; [ $RANK = 0 ] || { echo too hot >&2; exit 5; }"), 2);
+    uint32_t heard = 0;
+    cdp_agent *a;
+    d.event = hear_lines;
+    d.event_user = &heard;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T_EQ(2, heard);
+    T_TEXT("too hot\n", cdp_agent_result(a)->ends[0].last_lines);
+    T_EQ(8, strlen(cdp_agent_result(a)->ends[0].last_lines));
+    cdp_agent_destroy(a);
+    folder_remove();
+}
+
 TEST(workers_are_asked_to_end_and_killed) {
     cdp_launch_desc d = shell(SHELL("trap '' TERM; echo up; while :; do sleep 0.05; done"), 2);
     const cdp_launch_result *r;
@@ -775,6 +801,7 @@ int main(int argc, char **argv) {
             20},
         {"all_workers_start_again", all_workers_start_again, 20},
         {"the_program_hears_of_starts_and_ends", the_program_hears_of_starts_and_ends, 20},
+        {"an_event_has_the_last_lines_of_files", an_event_has_the_last_lines_of_files, 20},
         {"workers_are_asked_to_end_and_killed", workers_are_asked_to_end_and_killed, 20},
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
         {"nothing_of_a_group_is_left", nothing_of_a_group_is_left, 20},
