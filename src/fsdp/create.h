@@ -440,6 +440,10 @@ CDP_API void cdp_fsdp_abort(cdp_fsdp *f, const char *reason) {
     groups[4] = f->buddies;
     for (uint32_t i = 0; i < 5; ++i)
         if (groups[i]) cdp_group_abort(groups[i], reason);
+    cdp_fsdp_abort(f->pending, reason);
+    (void)cdp_error_set(
+        CDP_ERR_ABORTED, -1, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
+    (void)cdp__fsdp_broken(f, CDP_ERR_ABORTED);
 }
 
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *f) {

@@ -188,8 +188,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp
 /* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
    one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
-/* This rank does not go on: calls of all ranks fail from now on with CDP_ERR_ABORTED and `reason`,
-   those that wait, too. The groups of the desc stay usable. Not collective. NULL is allowed. */
+/* This rank does not go on: its calls fail from now on with CDP_ERR_ABORTED and `reason`, and so do
+   those of other ranks that communicate, also where they wait already. The groups of the desc stay
+   usable. Not collective. NULL is allowed. */
 CDP_API void cdp_fsdp_abort(cdp_fsdp *fsdp, const char *reason);
 
 /* Between `need` and `done` or `ready` all parameters of a unit are here. need: returns when they

@@ -141,6 +141,32 @@ static void rank_makes_mistakes(cdp_group *g, void *arg) {
     T_EQ(CDP_ERR_INVALID, cdp_fsdp_restore(r.f, 0, 7, NULL, 0));
     cdp_fsdp_destroy(r.f);
 }
+/* Rank 0 does not go on: its calls fail, also those that need no other rank. */
+static void rank_aborts(cdp_group *g, void *arg) {
+    rig r;
+    (void)arg;
+    rig_open(&r, g);
+    T_EQ(CDP_OK, rig_pass(&r, 1, UINT32_MAX));
+    T_EQ(CDP_OK, cdp_fsdp_backward_end(r.f, 0, NULL));
+    OK(cdp_barrier(g));
+    if (!cdp_rank(g)) {
+        cdp_fsdp_abort(r.f, "the disk is full");
+        T_EQ(CDP_ERR_ABORTED, cdp_fsdp_step(r.f));
+        T(says("the disk is full"));
+        T_EQ(0, r.optim.step);
+        T_EQ(CDP_ERR_ABORTED, cdp_fsdp_drop(r.f));
+        cdp_fsdp_abort(r.f, "again");
+        T_EQ(CDP_ERR_ABORTED, cdp_fsdp_need(r.f, 0));
+        T(says("the disk is full"));
+    }
+    OK(cdp_barrier(g));
+    cdp_fsdp_destroy(r.f);
+}
+TEST(who_aborts_does_not_go_on) {
+    for (uint32_t n = 1; n <= 3; ++n)
+        run_counted(n, rank_aborts, NULL);
+}
+
 TEST(calls_in_a_wrong_order_are_answered_by_sentences) {
     for (uint32_t n = 1; n <= 3; ++n)
         run_counted(n, rank_makes_mistakes, NULL);
@@ -957,6 +983,7 @@ TEST(memory_that_runs_out_on_one_rank_lets_no_other_wait) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"who_aborts_does_not_go_on", who_aborts_does_not_go_on, 30},
         {"calls_in_a_wrong_order_are_answered_by_sentences",
             calls_in_a_wrong_order_are_answered_by_sentences, 30},
         {"descs_that_make_no_sense_are_refused", descs_that_make_no_sense_are_refused, 30},
