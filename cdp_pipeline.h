@@ -3255,6 +3255,11 @@ CDP__PRIVATE cdp_status cdp__pipe_check_stage(
                 "cdp_pipeline_create: a tensor of stage %u has dtype %d and %llu elements", stage,
                 (int)e->dtype, (unsigned long long)e->count);
     }
+    for (uint32_t i = 0; i < s->group_count; ++i)
+        if (!s->groups || !s->groups[i])
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_pipeline_create: stage %u has .group_count %u and lacks .groups[%u]", stage,
+                s->group_count, i);
     return cdp__pipe_check_shards(s, stage);
 }
 

@@ -38,8 +38,7 @@ typedef struct job {
     bool keep;
     /* where callbacks fail: a rank of all, in its last row; UINT32_MAX: nowhere */
     uint32_t bad_rank;
-    pthread_barrier_t ended;  /* nobody leaves before all have ended: that would tell them, too */
-    net now[MOST_STAGES * 2]; /* of each rank: as one process has it */
+    pthread_barrier_t ended; /* nobody leaves before all have ended: that would tell them, too */
 } job;
 
 static float first_value(uint32_t stage, uint32_t k) {
@@ -403,7 +402,8 @@ static void compare(rank *r, const net *n) {
 static void train(cdp_group *all, void *arg) {
     job *k = (job *)arg;
     static CDP__THREAD_LOCAL rank r;
-    net *n = &k->now[cdp_rank(all)];
+    static CDP__THREAD_LOCAL net as_one; /* as one process has it */
+    net *n = &as_one;
     rank_open(&r, k, all);
     net_begin(n);
     for (uint32_t step = 0; step < STEPS; ++step) {
@@ -545,6 +545,10 @@ static void refuses(cdp_group *all, void *arg) {
     r.stages[0].shards.ready = cdp_fsdp_ready;
     T_EQ(CDP_ERR_INVALID, cdp_pipeline_create(&d, &p));
     T(strstr(cdp_last_error()->text, "lacks .shards.fsdp") != NULL);
+    r.stages[0].shards.fsdp = r.fsdp;
+    r.stages[0].groups = NULL;
+    T_EQ(CDP_ERR_INVALID, cdp_pipeline_create(&d, &p));
+    T(strstr(cdp_last_error()->text, "stage 0 has .group_count 1 and lacks .groups[0]") != NULL);
     rank_close(&r);
 }
 
