@@ -2854,6 +2854,8 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__pipe_failed(cdp_pipeline *p, cdp_status s
         cdp__text_add(&text, "after its last row");
     }
     if (suspect < p->table->ranks && suspect != p->rank) cdp__pipe_add_suspect(&text, p, suspect);
+    /* of a rank that is lost the group learns itself */
+    if (st != CDP_ERR_PEER_LOST) cdp_group_abort(p->desc.group, cdp__pipe_reason(was.text));
     cdp__pipe_abort_others(p, cdp__pipe_reason(was.text));
     return cdp_error_set(st, was.peer, was.sys_errno, "cdp_pipeline_step: %s: %s", room, was.text);
 }

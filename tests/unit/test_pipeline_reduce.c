@@ -338,6 +338,68 @@ TEST(who_waits_for_a_sum_is_told_of_a_failure) {
     }
 }
 
+typedef struct late {
+    cdp_schedule *schedule;
+    pthread_barrier_t ended;
+} late;
+
+static cdp_status nothing(void *user, const cdp_pipe_micro *m) {
+    if (user && m->last) test_sleep_ms(600u * (uint32_t)TEST_SLACK);
+    return CDP_OK;
+}
+
+/* The last stage is late in its last row, so that the first one waits for its tied gradients until
+   the deadline; the one between them has done its part. */
+static void waits_for_a_sum(cdp_group *g, void *arg) {
+    static const cdp_pipe_edge edge = {1, CDP_DTYPE_F64};
+    late *k = (late *)arg;
+    const uint32_t r = cdp_rank(g);
+    double grad = 0;
+    cdp_pipe_tied tied = {&grad, 1, CDP_DTYPE_F64};
+    cdp_pipe_stage stage = {.in = &edge,
+        .out = &edge,
+        .in_count = r > 0,
+        .out_count = r < 2,
+        .forward = nothing,
+        .backward_input = nothing,
+        .backward_weights = nothing,
+        .tied = &tied,
+        .tied_count = r != 1,
+        .user = r == 2 ? k : NULL};
+    const cdp_pipeline_desc d = {.group = g,
+        .schedule = k->schedule,
+        .stages = &stage,
+        .stage_count = 1,
+        .timeout_ms = 300u * TEST_SLACK};
+    cdp_pipeline *p;
+    OK(cdp_pipeline_create(&d, &p));
+    const cdp_status st = cdp_pipeline_step(p);
+    if (r == 0) {
+        T_EQ(CDP_ERR_TIMEOUT, st);
+        T_EQ(2, cdp_last_error()->peer);
+        T(cdp_group_status(g) != CDP_OK);
+    }
+    pthread_barrier_wait(&k->ended);
+    if (r > 0) { /* rank 0 comes to no other step, and the others do not wait for it */
+        const uint64_t from = now_ms();
+        T_EQ(CDP_ERR_ABORTED, cdp_pipeline_step(p));
+        T(strstr(cdp_last_error()->text, "waiting for rank 2") != NULL);
+        T(now_ms() - from < 150u * TEST_SLACK);
+    }
+    pthread_barrier_wait(&k->ended);
+    cdp_pipeline_destroy(p);
+}
+
+TEST(a_sum_that_is_late_breaks_the_group_of_all) {
+    const cdp_schedule_desc s = {.kind = CDP_PIPE_ZERO_BUBBLE, .ranks = 3, .micros = 3};
+    late k;
+    pthread_barrier_init(&k.ended, NULL, 3);
+    OK(cdp_schedule_create(&s, &k.schedule));
+    run_ranks(3, NULL, 0, waits_for_a_sum, &k);
+    cdp_schedule_destroy(k.schedule);
+    pthread_barrier_destroy(&k.ended);
+}
+
 static void differs(cdp_group *g, void *arg) {
     static double grads[2];
     static const cdp_pipe_edge edge = {SAMPLES, CDP_DTYPE_F64};
@@ -420,6 +482,8 @@ int main(int argc, char **argv) {
         {"backward_may_mark_what_is_ready", backward_may_mark_what_is_ready, 60},
         {"copies_and_tied_gradients_in_frames", copies_and_tied_gradients_in_frames, 60},
         {"who_waits_for_a_sum_is_told_of_a_failure", who_waits_for_a_sum_is_told_of_a_failure, 60},
+        {"a_sum_that_is_late_breaks_the_group_of_all", a_sum_that_is_late_breaks_the_group_of_all,
+            30},
         {"ties_that_differ", ties_that_differ, 30},
         {"ties_that_are_refused", ties_that_are_refused, 30}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
