@@ -15,6 +15,7 @@
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_checkpoint.h"
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -279,9 +280,12 @@ static int merge(const char *path, const char *to) {
     char part[4096];
     FILE *f = fopen(to, "rb");
     int result;
-    if (f) {
-        fclose(f);
-        fprintf(stderr, "checkpoint: %s exists: name a file that does not\n", to);
+    if (f || errno != ENOENT) { /* also one that may not be read */
+        fprintf(stderr,
+            f ? "checkpoint: %s exists: name a file that does not\n"
+              : "checkpoint: %s cannot be made\n",
+            to);
+        if (f) fclose(f);
         cdp_ckpt_close(r);
         return 1;
     }

@@ -25,6 +25,10 @@ before=$(cksum < "$one")
 "$CHECKPOINT" merge "$work/run" "$one" > "$work/out" 2> "$work/err"
 check "a file that exists is refused" $? 1
 check "and not touched" "$(cksum < "$one")" "$before"
+ln -s loop "$work/loop" # as a file that may not be read
+"$CHECKPOINT" merge "$work/run" "$work/loop" > "$work/out" 2> "$work/err"
+check "a file that cannot be looked at is refused" $? 1
+check "and stays what it is" "$(readlink "$work/loop")" loop
 "$CHECKPOINT" merge "$one" "$work/again.safetensors" > "$work/out" 2> "$work/err"
 check "files without sums are merged" $? 0
 check "into the same bytes" "$(cksum < "$work/again.safetensors")" "$before"
