@@ -110,11 +110,11 @@ static int number_option(const char *name, const char *text, int min, int max) {
     return (int)value;
 }
 
-/* How many devices a list as that of CUDA_VISIBLE_DEVICES names: CUDA uses those before the first
-   that is no device, as "-1" is none. */
+/* How many devices a list as that of CUDA_VISIBLE_DEVICES names, by numbers, GPU-... or MIG-...:
+   CUDA uses those before the first that is none, as "-1", or the NoDevFiles of Slurm. */
 static int devices_in(const char *list) {
     int count = 0;
-    while (*list != '\0' && *list != '-' && *list != ',') {
+    while (*list != '\0' && strchr(" 0123456789GM", *list) != NULL) {
         ++count;
         list += strcspn(list, ",");
         list += *list == ',';

@@ -681,6 +681,8 @@ usage module       "--module and --no-python exclude each other" -n 1 --no-pytho
 usage backend      "--rdzv-backend must be static or c10d, not 'etcd'" -n 2 --rdzv-backend etcd true
 export CUDA_VISIBLE_DEVICES=
 usage gpus         "--nproc-per-node gpu: CUDA_VISIBLE_DEVICES names none" --nproc-per-node gpu true
+CUDA_VISIBLE_DEVICES=NoDevFiles # of Slurm
+usage gpus-slurm   "--nproc-per-node gpu: CUDA_VISIBLE_DEVICES names none" --nproc-per-node gpu true
 unset CUDA_VISIBLE_DEVICES
 usage devices      "--virtual-local-rank: CUDA_VISIBLE_DEVICES names 2 devices, but there are 3 ranks here" -n 3 --env CUDA_VISIBLE_DEVICES=4,5 --virtual-local-rank true
 usage processes    "whole number, not 'many'" --nproc_per_node=many true
