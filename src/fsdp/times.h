@@ -113,6 +113,7 @@ CDP_API cdp_status cdp_fsdp_preview_times(
     const cdp_fsdp_desc *d, uint32_t rank, const cdp_fsdp_speed *speed, cdp_fsdp_times *out) {
     cdp__fsdp_timing t;
     cdp_status st;
+    uint32_t i;
     if (!out) return cdp__fsdp_missing("cdp_fsdp_preview_times", "out");
     memset(out, 0, sizeof *out);
     memset(&t, 0, sizeof t);
@@ -132,6 +133,10 @@ CDP_API cdp_status cdp_fsdp_preview_times(
     t.sizes = cdp__fsdp_sizes_of(d, &t.list, t.units);
     t.ahead = d->no_prefetch ? 0 : cdp__def(d->prefetch, 1u);
     t.ahead = (uint32_t)cdp__min(t.ahead, CDP__FSDP_AHEAD - 1);
+    for (i = 0; i < t.units && speed->unit_us; ++i)
+        if (!(speed->unit_us[i] >= 0))
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_fsdp_preview_times: speed->unit_us[%u] is negative or NaN", i);
     cdp__fsdp_time(&t, out);
     return CDP_OK;
 }

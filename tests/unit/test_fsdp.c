@@ -202,7 +202,7 @@ static void times_follow_from_bytes(
 /* Units of 32 bytes, half of which come from the other rank. */
 TEST(waiting_is_known_on_paper) {
     static cdp_fsdp_param params[3];
-    const double us[3] = {100, 100, 100}, little[3] = {10, 10, 10};
+    const double us[3] = {100, 100, 100}, little[3] = {10, 10, 10}, odd[3] = {1, -1, 1};
     cdp_fsdp_speed speed = {.bytes_per_us = 1, .unit_us = us};
     cdp_fsdp_times t;
     cdp_fsdp_desc d;
@@ -241,6 +241,11 @@ TEST(waiting_is_known_on_paper) {
     d.paper_ranks = 1;
     T_EQ(CDP_OK, cdp_fsdp_preview_times(&d, 0, &speed, &t));
     T(t.step_us == 900 && t.comm_us == 0 && t.exposed_us == 0 && t.hidden == 0);
+    speed.unit_us = odd;
+    T_EQ(CDP_ERR_INVALID, cdp_fsdp_preview_times(&d, 0, &speed, &t));
+    T_TEXT("speed->unit_us[1] is negative or NaN", cdp_last_error()->text);
+    T(t.step_us == 0);
+    speed.unit_us = us;
     speed.bytes_per_us = 0;
     T_EQ(CDP_ERR_INVALID, cdp_fsdp_preview_times(&d, 0, &speed, &t));
     T_TEXT("bytes_per_us", cdp_last_error()->text);
