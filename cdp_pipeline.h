@@ -2764,8 +2764,8 @@ CDP__PRIVATE cdp_status cdp__pipe_agree(
 
 /* ---- >>pipeline/state: what a pipeline has, and how its step fails --------------------------- */
 
-/* Knows: rows of this rank, works of a group. Promises: every operation has the deadline of the
-   step; a failure reaches all groups of the step. */
+/* Knows: rows of this rank, works of a group. Promises: every operation that it starts itself has
+   the deadline of the step; a failure reaches all groups of the step. */
 
 struct cdp_pipeline {
     cdp_pipeline_desc desc;

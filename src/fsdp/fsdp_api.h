@@ -173,8 +173,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_range(const cdp_fsdp_desc *desc, uint
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview(
     const cdp_fsdp_desc *desc, uint32_t rank, cdp_fsdp_stats *out);
 /* How long such a step will take, and how much of it is waiting. Pure, as cdp_fsdp_preview(). Of
-   `prefetch` at most 63 count. Errors: those of cdp_fsdp_preview(); INVALID (a speed of 0, a time
-   that is negative). */
+   `prefetch` at most 63 count; what goes to `replicate` and to `copies` does not. Errors: those of
+   cdp_fsdp_preview(); INVALID (a speed of 0, a time that is negative). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview_times(
     const cdp_fsdp_desc *desc, uint32_t rank, const cdp_fsdp_speed *speed, cdp_fsdp_times *out);
 

@@ -1,7 +1,7 @@
 /* pipeline/state.h - what a pipeline has, and how its step fails
 
-   Knows: rows of this rank, works of a group. Promises: every operation has the deadline of the
-   step; a failure reaches all groups of the step. */
+   Knows: rows of this rank, works of a group. Promises: every operation that it starts itself has
+   the deadline of the step; a failure reaches all groups of the step. */
 #ifndef CDP_SRC_PIPELINE_STATE_H
 #define CDP_SRC_PIPELINE_STATE_H
 
