@@ -1,5 +1,6 @@
 /* The same training as in test_fsdp_parity.py, with parameters cut over ranks that are threads:
-   prints "ranks stage loss step value", then "ranks stage param index element value". */
+   prints "ranks stage loss step value", then "ranks stage param index element value"; of a training
+   whose numbers f32 holds exactly, "ranks stage exact index element value". */
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "cdp_fsdp.h"
@@ -79,28 +80,26 @@ static double one_pass(cdp_fsdp *f, uint32_t rank, uint32_t step) {
     return loss;
 }
 
-static void print_params(cdp_fsdp *f, uint32_t ranks, uint32_t rank, cdp_fsdp_stage stage) {
+static void print_params(
+    cdp_fsdp *f, uint32_t ranks, uint32_t rank, cdp_fsdp_stage stage, const char *what) {
     float whole[LARGEST];
     for (uint32_t i = 0; i < PARAMS; ++i) {
         T_EQ(CDP_OK, cdp_fsdp_save(f, i, CDP_FSDP_VALUES, whole, 0));
         for (uint64_t k = 0; rank == 0 && k < shapes[i][0] * shapes[i][1]; ++k)
-            printf("%u %u param %u %u %.9g\n", ranks, (uint32_t)stage, i, (uint32_t)k,
+            printf("%u %u %s %u %u %.9g\n", ranks, (uint32_t)stage, what, i, (uint32_t)k,
                 (double)whole[k]);
     }
 }
 
-static void rank_trains(cdp_group *g, void *arg) {
-    const cdp_fsdp_stage stage = *(const cdp_fsdp_stage *)arg;
-    const uint32_t rank = cdp_rank(g), ranks = cdp_size(g);
-    cdp_optim adamw = {.kind = CDP_OPTIM_ADAMW, .lr = 1e-2, .weight_decay = 1e-2};
+static cdp_fsdp *create(cdp_group *g, cdp_fsdp_stage stage, cdp_optim *optim, double max_norm) {
     cdp_fsdp_param params[PARAMS];
     cdp_fsdp_desc d = {.group = g,
         .params = params,
         .param_count = PARAMS,
         .stage = stage,
-        .optim = &adamw,
+        .optim = optim,
         .fill = first_values,
-        .max_norm = .25};
+        .max_norm = max_norm};
     cdp_fsdp *f = NULL;
     memset(params, 0, sizeof params);
     for (uint32_t i = 0; i < PARAMS; ++i) {
@@ -109,7 +108,43 @@ static void rank_trains(cdp_group *g, void *arg) {
         params[i].shape[0] = shapes[i][0];
         params[i].shape[1] = shapes[i][1];
     }
-    if (!T_EQ(CDP_OK, cdp_fsdp_create(&d, &f))) return;
+    if (!max_norm) d.fill = NULL; /* zeros */
+    T_EQ(CDP_OK, cdp_fsdp_create(&d, &f));
+    return f;
+}
+
+/* The loss is the sum of all parameters times whole numbers, which gradients are then. */
+static void trains_exactly(cdp_group *g, cdp_fsdp_stage stage) {
+    const uint32_t rank = cdp_rank(g);
+    cdp_optim sgd = {.kind = CDP_OPTIM_SGD, .lr = .125};
+    cdp_fsdp *f = create(g, stage, &sgd, 0);
+    for (uint32_t step = 0; step < STEPS && f; ++step) {
+        for (uint32_t u = 0; u < 2; ++u) {
+            T_EQ(CDP_OK, cdp_fsdp_need(f, u));
+            T_EQ(CDP_OK, cdp_fsdp_done(f, u));
+        }
+        for (uint32_t u = 2; u-- > 0;) {
+            T_EQ(CDP_OK, cdp_fsdp_need(f, u));
+            for (uint32_t i = 2 * u; i < 2 * u + 2; ++i) {
+                float *const grad = cdp_fsdp_grad(f, i);
+                for (uint32_t k = 0; grad && k < shapes[i][0] * shapes[i][1]; ++k)
+                    grad[k] += floorf(16 * drawn(step, rank * PARAMS + i, k));
+            }
+            T_EQ(CDP_OK, cdp_fsdp_ready(f, u));
+        }
+        T_EQ(CDP_OK, cdp_fsdp_backward_end(f, 0, NULL));
+        T_EQ(CDP_OK, cdp_fsdp_step(f));
+    }
+    if (f) print_params(f, cdp_size(g), rank, stage, "exact");
+    cdp_fsdp_destroy(f);
+}
+
+static void rank_trains(cdp_group *g, void *arg) {
+    const cdp_fsdp_stage stage = *(const cdp_fsdp_stage *)arg;
+    const uint32_t rank = cdp_rank(g), ranks = cdp_size(g);
+    cdp_optim adamw = {.kind = CDP_OPTIM_ADAMW, .lr = 1e-2, .weight_decay = 1e-2};
+    cdp_fsdp *f = create(g, stage, &adamw, .25);
+    if (!f) return;
     for (uint32_t step = 0; step < STEPS; ++step) {
         double loss = one_pass(f, rank, step);
         T_EQ(CDP_OK, cdp_fsdp_backward_end(f, 0, NULL));
@@ -119,8 +154,9 @@ static void rank_trains(cdp_group *g, void *arg) {
         if (rank == 0) printf("%u %u loss %u %.9g\n", ranks, (uint32_t)stage, step, loss);
         pthread_mutex_unlock(&print);
     }
-    print_params(f, ranks, rank, stage);
+    print_params(f, ranks, rank, stage, "param");
     cdp_fsdp_destroy(f);
+    trains_exactly(g, stage);
 }
 
 int main(void) {
