@@ -139,9 +139,10 @@
         one level above the call that runs the function; one outside functions has level 0. A thread
         that waits inside a function runs functions of higher levels meanwhile, and calls of each
         level have room of their own: so calls of functions that call back do not starve (tested
-        with workers, max_calls and max_queue at 1, 2 and their defaults). Circles of the program
-        end by deadlines: max_running and in_order of functions that call themselves, no_help,
-        replies that wait for other calls. The text of a call that could not leave names the limit.
+        with all limits at 1, 2 and without). What the program makes wait may wait in a circle,
+        which ends by deadlines: functions with max_running that wait for calls themselves (what
+        their thread runs meanwhile may call them), in_order of calls that functions start, no_help,
+        replies that wait for other calls. The text of a call that was late names the limit.
         Without workers every thread that waits runs functions.
         One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
@@ -176,9 +177,9 @@
         Calls from one rank to another arrive in the order of the calls, unless their arguments are
         longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
         not ready. INLINE functions start in the order of arrival, those with max_running 1 in that
-        order for each rank that calls; others in any order. Ranks whose calls wait for a thread are
-        served in turn. Calls with in_order run one after the other: each leaves when the
-        one before has been answered.
+        order for each rank that calls, but a call that a function starts may pass less deep ones;
+        others in any order. Ranks whose calls wait for a thread are served in turn. Calls with
+        in_order run one after the other: each leaves when the one before has been answered.
 
     LIMITS
         65535 ranks | 1024 rpcs in one process at once | 16 references in one message | names: 127
@@ -283,7 +284,9 @@ typedef struct cdp_rpc_function {
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
     uint32_t flags; /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
-    /* how many at once (default: no limit); 1: in the order of arrival, for each rank that calls */
+    /* how many at once (default: no limit); 1: in the order of arrival, for each rank that calls,
+       where a call that a function starts may pass others. If such a function itself waits for
+       calls, these may wait for it in a circle until their deadline */
     uint32_t max_running;
     uint64_t max_bytes; /* of arguments, tensors included (default: max_message_bytes) */
     uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */
@@ -1718,6 +1721,13 @@ CDP__PRIVATE int32_t cdp__level_of(int32_t inside, bool makes, uint32_t max_dept
 /* True if a thread that waits inside a function of level `inside` may run one of level `level`. */
 CDP__PRIVATE bool cdp__level_runs(int32_t inside, int32_t level) {
     return level > inside;
+}
+
+/* True if a request of level `level` waits until an earlier one of the same function, of level
+   `earlier`, has run, where these run in order. Not if that one is less deep: threads that run this
+   one may not run that one. */
+CDP__PRIVATE bool cdp__level_follows(int32_t level, int32_t earlier) {
+    return earlier >= level;
 }
 
 /* What calls to one rank that are under way hold of one limit: those that functions have started,
@@ -5010,12 +5020,13 @@ CDP__PRIVATE bool cdp__rpc_may(
 }
 
 /* Functions with max_running 1 run in the order of the queue: true if no earlier request of the
-   same function is in it. */
+   same function is in it that is as deep. */
 CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     const cdp__rpc_rq *at = rpc->queue;
-    while (rq->f->max_running == 1 && at->f != rq->f)
+    if (rq->f->max_running != 1) return true;
+    while (at != rq && (at->f != rq->f || !cdp__level_follows(rq->level, at->level)))
         at = at->next;
-    return rq->f->max_running != 1 || at == rq;
+    return at == rq;
 }
 
 /* Removes from the queue the next request that may run in a wait that ends by bound_ns. NULL:

@@ -137,9 +137,10 @@
         one level above the call that runs the function; one outside functions has level 0. A thread
         that waits inside a function runs functions of higher levels meanwhile, and calls of each
         level have room of their own: so calls of functions that call back do not starve (tested
-        with workers, max_calls and max_queue at 1, 2 and their defaults). Circles of the program
-        end by deadlines: max_running and in_order of functions that call themselves, no_help,
-        replies that wait for other calls. The text of a call that could not leave names the limit.
+        with all limits at 1, 2 and without). What the program makes wait may wait in a circle,
+        which ends by deadlines: functions with max_running that wait for calls themselves (what
+        their thread runs meanwhile may call them), in_order of calls that functions start, no_help,
+        replies that wait for other calls. The text of a call that was late names the limit.
         Without workers every thread that waits runs functions.
         One of these can then delay the wait by the
         time that it computes or sleeps itself; but the calls that it starts (unless they are
@@ -174,9 +175,9 @@
         Calls from one rank to another arrive in the order of the calls, unless their arguments are
         longer than 64 KiB, hold references that are not confirmed yet, or run on a value that is
         not ready. INLINE functions start in the order of arrival, those with max_running 1 in that
-        order for each rank that calls; others in any order. Ranks whose calls wait for a thread are
-        served in turn. Calls with in_order run one after the other: each leaves when the
-        one before has been answered.
+        order for each rank that calls, but a call that a function starts may pass less deep ones;
+        others in any order. Ranks whose calls wait for a thread are served in turn. Calls with
+        in_order run one after the other: each leaves when the one before has been answered.
 
     LIMITS
         65535 ranks | 1024 rpcs in one process at once | 16 references in one message | names: 127

@@ -39,6 +39,13 @@ CDP__PRIVATE bool cdp__level_runs(int32_t inside, int32_t level) {
     return level > inside;
 }
 
+/* True if a request of level `level` waits until an earlier one of the same function, of level
+   `earlier`, has run, where these run in order. Not if that one is less deep: threads that run this
+   one may not run that one. */
+CDP__PRIVATE bool cdp__level_follows(int32_t level, int32_t earlier) {
+    return earlier >= level;
+}
+
 /* What calls to one rank that are under way hold of one limit: those that functions have started,
    or the others. */
 typedef struct cdp__rpc_flight {

@@ -465,12 +465,13 @@ CDP__PRIVATE bool cdp__rpc_may(
 }
 
 /* Functions with max_running 1 run in the order of the queue: true if no earlier request of the
-   same function is in it. */
+   same function is in it that is as deep. */
 CDP__PRIVATE bool cdp__rpc_first(const cdp_rpc *rpc, const cdp__rpc_rq *rq) {
     const cdp__rpc_rq *at = rpc->queue;
-    while (rq->f->max_running == 1 && at->f != rq->f)
+    if (rq->f->max_running != 1) return true;
+    while (at != rq && (at->f != rq->f || !cdp__level_follows(rq->level, at->level)))
         at = at->next;
-    return rq->f->max_running != 1 || at == rq;
+    return at == rq;
 }
 
 /* Removes from the queue the next request that may run in a wait that ends by bound_ns. NULL:

@@ -76,7 +76,9 @@ typedef struct cdp_rpc_function {
     void (*func)(void *user, cdp_rpc_request *request); /* required */
     void *user;
     uint32_t flags; /* CDP_RPC_INLINE, CDP_RPC_LATER, CDP_RPC_EARLY (default: none) */
-    /* how many at once (default: no limit); 1: in the order of arrival, for each rank that calls */
+    /* how many at once (default: no limit); 1: in the order of arrival, for each rank that calls,
+       where a call that a function starts may pass others. If such a function itself waits for
+       calls, these may wait for it in a circle until their deadline */
     uint32_t max_running;
     uint64_t max_bytes; /* of arguments, tensors included (default: max_message_bytes) */
     uint32_t max_tensors, max_rrefs; /* among its arguments (default: 16 each) */

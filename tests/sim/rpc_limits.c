@@ -7,7 +7,9 @@
 
    The decisions are those of rpc/levels.h: which call may leave, which function a waiting thread
    may run. A chain begins outside functions, and each of its functions calls back the other rank
-   and waits. Defects that are planted into the decisions must be found. */
+   and waits. Where max_running is limited, it is that of the function that calls no other one, and
+   some calls of it begin outside functions. Defects that are planted into the decisions must be
+   found. */
 #define CDP_IMPLEMENTATION
 #include "cdp_rpc.h"
 
@@ -33,6 +35,7 @@ typedef enum stage {
 typedef struct state {
     uint8_t stage[CALLS];
     uint8_t stack[2][THREADS][DEPTH * CHAINS / 2 + 1]; /* calls, plus 1; those of each thread */
+    uint8_t queue[2][CHAINS + 1]; /* the same; those of the function with max_running 1, in order */
 } state;
 
 typedef enum plant {
@@ -42,13 +45,15 @@ typedef enum plant {
     PLANT_NOT_ALONE, /* one of each level may not always leave */
     PLANT_NOT_FIRST, /* a call that is larger than the limit of bytes never leaves */
     PLANT_NO_MEMORY, /* arguments of calls from functions have no room of their own */
+    PLANT_IN_ORDER,  /* with max_running 1, no call passes an earlier one */
     PLANTS
 } plant;
 
 static struct {
     uint32_t workers, max_calls, max_depth, states, stuck;
     uint64_t max_call_bytes, max_queue_bytes;
-    uint32_t high; /* more functions on one thread than there are levels */
+    uint32_t max_running; /* of the last function of each chain; 0: no limit */
+    uint32_t high;        /* more functions on one thread than there are levels */
     plant plant;
     state *seen;
 } x;
@@ -65,9 +70,13 @@ static uint32_t to_of(uint32_t c) {
 static bool nested(uint32_t c) {
     return c % DEPTH > 0;
 }
+/* The last call of a chain, of which some are short where max_running is limited. */
+static bool is_last(uint32_t c) {
+    return c % DEPTH + 1 == DEPTH || (x.max_running && c / DEPTH >= CHAINS / 2);
+}
 /* Its function calls another one and waits. */
 static bool calls(uint32_t c) {
-    return c % DEPTH + 1 < DEPTH && cdp__level_waits(level_of(c), x.max_depth);
+    return !is_last(c) && cdp__level_waits(level_of(c), x.max_depth);
 }
 static uint64_t bytes_of(uint32_t c) {
     return 1 + c % 2;
@@ -107,6 +116,35 @@ static bool may_be_fetched(const state *s, uint32_t c) {
     return cdp__bytes_fit(held, deep, own, bytes_of(c), x.max_queue_bytes);
 }
 
+static void arrives(state *s, uint32_t c) {
+    uint8_t *at = s->queue[to_of(c)];
+    s->stage[c] = QUEUED;
+    if (x.max_running != 1 || !is_last(c)) return;
+    while (*at)
+        ++at;
+    *at = (uint8_t)(c + 1);
+}
+static void begins(state *s, uint32_t c) {
+    uint8_t *at = s->queue[to_of(c)];
+    s->stage[c] = RUNS;
+    while (*at && *at != c + 1)
+        ++at;
+    for (; *at; ++at)
+        at[0] = at[1];
+}
+/* Its function has not been begun too often, and no earlier request of it comes first. */
+static bool may_begin(const state *s, uint32_t c) {
+    const uint8_t *at = s->queue[to_of(c)];
+    uint32_t running = 0;
+    if (!x.max_running || !is_last(c)) return true;
+    for (uint32_t i = 0; i < CALLS; ++i)
+        running += s->stage[i] == RUNS && is_last(i) && to_of(i) == to_of(c);
+    for (; *at && *at != c + 1; ++at)
+        if (x.plant == PLANT_IN_ORDER || cdp__level_follows(level_of(c), level_of(*at - 1u)))
+            return false;
+    return running < x.max_running;
+}
+
 static uint32_t height(const uint8_t *stack) {
     uint32_t n = 0;
     while (stack[n])
@@ -130,10 +168,11 @@ static bool step_thread(const state *s, uint32_t rank, uint32_t t) {
     state next;
     for (uint32_t c = 0; c < CALLS; ++c) {
         if (s->stage[c] != QUEUED || to_of(c) != rank || !may_run(s, stack, c)) continue;
+        if (!may_begin(s, c)) continue;
         x.high += n >= DEPTH;
         if (x.high) return true;
         next = *s;
-        next.stage[c] = RUNS;
+        begins(&next, c);
         next.stack[rank][t][n] = (uint8_t)(c + 1);
         visit(&next);
         any = true;
@@ -172,7 +211,7 @@ static void visit(const state *s) {
         if (s->stage[c] != WAITS_FOR_ROOM && s->stage[c] != WAITS_FOR_MEMORY) continue;
         if (s->stage[c] == WAITS_FOR_ROOM && !may_leave(s, c)) continue;
         if (may_be_fetched(s, c))
-            next.stage[c] = QUEUED; /* at once */
+            arrives(&next, c); /* at once */
         else if (s->stage[c] == WAITS_FOR_ROOM)
             next.stage[c] = WAITS_FOR_MEMORY;
         else
@@ -200,29 +239,42 @@ static void explore(plant planted) {
     T(planted || x.states < STATES / 2);
 }
 
-/* workers: 1 or 2; of other limits 0, 1, 2 for 1, 2 and none. */
-static uint32_t explore_limits(
-    uint32_t workers, uint32_t calls, uint32_t depth, uint32_t call_bytes, uint32_t queue_bytes) {
+/* workers: 1 or 2; max_running: 0 for none; of other limits 0, 1, 2 for 1, 2 and none. */
+static uint32_t explore_limits(uint32_t workers, uint32_t max_running, uint32_t calls,
+    uint32_t depth, uint32_t call_bytes, uint32_t queue_bytes) {
     static const uint32_t limits[] = {1, 2, 255};
     x.workers = workers;
+    x.max_running = max_running;
     x.max_calls = limits[calls];
     x.max_depth = limits[depth];
     x.max_call_bytes = limits[call_bytes];
     x.max_queue_bytes = limits[queue_bytes];
     explore(PLANT_NONE);
     if (!T_EQ(0, x.stuck + x.high))
-        printf("  workers %u, max_calls %u, max_depth %u, max_call_bytes %u, max_queue_bytes %u\n",
-            workers, x.max_calls, x.max_depth, limits[call_bytes], limits[queue_bytes]);
+        printf("  workers %u, max_running %u, max_calls %u, max_depth %u, max_call_bytes %u, "
+               "max_queue_bytes %u\n",
+            workers, max_running, x.max_calls, x.max_depth, limits[call_bytes],
+            limits[queue_bytes]);
     return x.states;
 }
 
-TEST(no_limits_close_a_circle) {
+static void explore_all(uint32_t max_running) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < 162; ++i) {
-        const uint32_t n = explore_limits(1 + i % 2, i / 2 % 3, i / 6 % 3, i / 18 % 3, i / 54);
+        const uint32_t n =
+            explore_limits(1 + i % 2, max_running, i / 2 % 3, i / 6 % 3, i / 18 % 3, i / 54);
         if (n > most) most = n;
     }
     printf("  at most %u states\n", most);
+}
+TEST(no_limits_close_a_circle) {
+    explore_all(0);
+}
+TEST(functions_that_run_once_close_no_circle) {
+    explore_all(1);
+}
+TEST(functions_that_run_twice_close_no_circle) {
+    explore_all(2);
 }
 
 TEST(planted_circles_are_found) {
@@ -234,6 +286,7 @@ TEST(planted_circles_are_found) {
             x.max_depth = 255;
             x.max_call_bytes = p == PLANT_NOT_FIRST ? 1 : 255;
             x.max_queue_bytes = p == PLANT_NO_MEMORY ? 2 : 255;
+            x.max_running = p == PLANT_IN_ORDER;
             explore(p);
             found += x.stuck + x.high;
         }
@@ -243,6 +296,8 @@ TEST(planted_circles_are_found) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {{"no_limits_close_a_circle", no_limits_close_a_circle, 60},
+        {"functions_that_run_once_close_no_circle", functions_that_run_once_close_no_circle, 60},
+        {"functions_that_run_twice_close_no_circle", functions_that_run_twice_close_no_circle, 60},
         {"planted_circles_are_found", planted_circles_are_found, 60}};
     int failed;
     x.seen = (state *)calloc(STATES, sizeof *x.seen);

@@ -318,6 +318,56 @@ TEST(long_arguments_of_nested_calls_have_room) {
     }
 }
 
+/* Rank 0's only worker waits in "outer" for a call of "once", before which another call of it came.
+   No function here calls one that leads back to it. */
+static uint32_t outer_runs, outer_place;
+static void f_outer(void *user, cdp_rpc_request *q) {
+    const uint64_t until = test_until_ns(10000);
+    cdp_call c = {0};
+    (void)user;
+    count(&outer_runs);
+    while (!cdp_rpc_stats_of(q->rpc).queued && test_now_ns() < until)
+        test_sleep_ms(1);
+    if (!OK(cdp_rpc_call(q->rpc, CALL(.to = next_of(side_of(q)), F("middle")), &c)))
+        OK(cdp_rpc_fail(q, 1, "middle was late"));
+    cdp_call_free(&c);
+}
+static void f_middle(void *user, cdp_rpc_request *q) {
+    cdp_call c = {0};
+    (void)user;
+    if (cdp_rpc_call(q->rpc, CALL(.to = q->from, F("once")), &c) != CDP_OK)
+        OK(cdp_rpc_fail(q, 1, c.error.text));
+    cdp_call_free(&c);
+}
+static void calls_once(side *s) {
+    const uint64_t until = test_until_ns(10000);
+    cdp_call c[2] = {{0}};
+    if (s->rank == 0) outer_runs = 0;
+    gather(&outer_place);
+    if (s->rank == 1) {
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 0, F("outer")), &c[0]));
+        while (!counted_of(&outer_runs) && test_now_ns() < until)
+            test_sleep_ms(1);
+        OK(cdp_rpc_start(s->rpc, CALL(.to = 0, F("once")), &c[1]));
+        for (uint32_t i = 0; i < 2; ++i) {
+            OK(cdp_call_wait(&c[i]));
+            cdp_call_free(&c[i]);
+        }
+    }
+    gather(&outer_place); /* a thread that serves is one more that runs functions */
+}
+static void calls_once_body(side *s) {
+    if (how != HUB_NO_WORKERS && how != HUB_POLLED) calls_once(s);
+}
+TEST(a_deep_call_passes_earlier_ones_where_one_runs_at_once) {
+    static const cdp_rpc_function once_functions[] = {{.name = "outer", .func = f_outer},
+        {.name = "middle", .func = f_middle},
+        {.name = "once", .func = f_nothing, .max_running = 1}};
+    like.workers = 1;
+    like.timeout_ms = 500 * TEST_LATE;
+    run_with(once_functions, 3, 2, calls_once_body);
+}
+
 /* ---- what a caller sees ---- */
 
 static void f_on_rref(void *user, cdp_rpc_request *q) {
@@ -376,6 +426,8 @@ int main(int argc, char **argv) {
         {"default_limits_let_bursts_of_nested_calls_through",
             default_limits_let_bursts_of_nested_calls_through, 60},
         {"long_arguments_of_nested_calls_have_room", long_arguments_of_nested_calls_have_room, 60},
+        {"a_deep_call_passes_earlier_ones_where_one_runs_at_once",
+            a_deep_call_passes_earlier_ones_where_one_runs_at_once, 60},
         {"names_references_and_bytes_as_the_caller_sees_them",
             names_references_and_bytes_as_the_caller_sees_them, 60},
     };
