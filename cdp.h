@@ -3285,6 +3285,8 @@ CDP_API void cdp_leaves_range(const cdp_leaves *leaves, uint64_t *first, uint64_
            }
        }
 
+   In such a job these parameters are no entries of cdp_elastic_desc, which are equal on all ranks.
+
    Memory: 8 bytes for each parameter, 4 for each of one fragment, and what `wire` needs.
    Threads: one thread at a time. */
 typedef struct cdp_outer cdp_outer;

@@ -692,7 +692,8 @@ static cdp_status leaf_loop(job_member *m, cdp_elastic *e) {
     return st;
 }
 
-static void *leaf_main(void *arg) {
+/* A member whose loop is another one. */
+static void *trains(void *arg, cdp_status (*loop)(job_member *m, cdp_elastic *e)) {
     job_member *m = arg;
     cdp_elastic *e = NULL;
     m->entries[0] = (cdp_entry){"w", trained[m - members], LEAF_VALUES, CDP_DTYPE_F32};
@@ -704,10 +705,14 @@ static void *leaf_main(void *arg) {
     m->desc.settle_ms = 300 * TEST_SLACK;
     m->tcp.group.timeout_ms = 20000;
     m->status = cdp_elastic_create(&m->desc, &e);
-    if (m->status == CDP_OK) m->status = leaf_loop(m, e);
+    if (m->status == CDP_OK) m->status = loop(m, e);
     m->error = *cdp_last_error();
     cdp_elastic_destroy(e);
     return NULL;
+}
+
+static void *leaf_main(void *arg) {
+    return trains(arg, leaf_loop);
 }
 
 static void leaves_begin(void) {
@@ -755,6 +760,82 @@ TEST(a_job_whose_ranks_change_has_the_bits_of_one_whose_ranks_do_not) {
     cdp_store_destroy(shared);
 }
 
+/* ---- training over slow networks ---- */
+
+/* What each member trains alone, which is no state of the job; what ranks agreed on in the last
+   step, and how often they had. */
+static float alone[MOST][LEAF_VALUES], agreed[MOST][LEAF_VALUES];
+static cdp_outer_stats outer_of[MOST];
+
+static cdp_status outer_loop(job_member *m, cdp_elastic *e) {
+    float *w = alone[m - members];
+    const cdp_param p = {.data = w, .count = LEAF_VALUES};
+    cdp_outer_desc d = {.params = &p, .param_count = 1, .period = 4, .lr = 1, .momentum = 0.5};
+    cdp_outer *outer = NULL;
+    cdp_elastic_now now;
+    uint64_t end = UINT64_MAX;
+    cdp_status st;
+    while ((st = cdp_elastic_next(e, &now)) == CDP_OK) {
+        d.group = now.group;
+        if (now.changed
+            && (outer ? cdp_outer_rebind(outer, now.group) : cdp_outer_create(&d, &outer))
+                != CDP_OK)
+            continue; /* the ranks change again */
+        if (now.changed && !m->changes++) m->first_step = now.step;
+        if (now.changed && now.size == m->want && now.step > members[1].vanish_at)
+            end = now.step + m->more;
+        m->last = now;
+        if (now.step >= end) break;
+        test_sleep_ms(m->pace_ms);
+        for (uint64_t k = 0; k < LEAF_VALUES; ++k)
+            w[k] += 0.1f * (leaf_number(k) * (float)(1 + now.rank) - w[k]);
+        if (m->vanish_at && now.step == m->vanish_at) break;
+        if (cdp_outer_step(outer) != CDP_OK || cdp_elastic_commit(e) != CDP_OK) continue;
+        __atomic_store_n(&m->committed, now.step + 1, __ATOMIC_RELEASE);
+    }
+    if (st == CDP_OK && now.step >= end) {
+        OK(cdp_outer_gather(outer, CDP_OUTER_PARAMS, 0, agreed[m - members], cdp_rank(now.group)));
+        outer_of[m - members] = cdp_outer_stats_of(outer);
+        st = cdp_elastic_finish(e);
+    }
+    cdp_outer_destroy(outer);
+    return st;
+}
+
+static void *outer_main(void *arg) {
+    return trains(arg, outer_loop);
+}
+
+/* Three ranks that agree every four steps, one of which dies between two means; a third one comes.
+   The others go on from what they agreed on. */
+TEST(outer_steps_go_on_in_a_job_whose_ranks_change) {
+    pthread_t t[4];
+    leaves_begin();
+    set_all(4, 2, 3, 0, 1);
+    for (uint32_t i = 0; i < 4; ++i) {
+        members[i].more = 9;
+        members[i].want = 3;
+    }
+    members[1].vanish_at = 10;
+    for (uint32_t i = 0; i < 3; ++i)
+        if (pthread_create(&t[i], NULL, outer_main, &members[i]) != 0) abort();
+    wait_for_steps(&members[0], 13);
+    if (pthread_create(&t[3], NULL, outer_main, &members[3]) != 0) abort();
+    for (uint32_t i = 0; i < 4; ++i)
+        pthread_join(t[i], NULL);
+    for (uint32_t i = 0; i < 4; ++i) {
+        if (i == 1) continue;
+        ended(&members[i], CDP_OK);
+        T_EQ(3, members[i].last.size);
+        T_EQ(members[0].last.step, members[i].last.step);
+        T_EQ(outer_of[0].rounds, outer_of[i].rounds);
+        T(memcmp(agreed[0], agreed[i], sizeof agreed[0]) == 0);
+    }
+    T(outer_of[0].rounds >= 4); /* two of them at the end */
+    T(members[3].first_step >= 13);
+    cdp_store_destroy(shared);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_key_of_another_program_is_named", a_key_of_another_program_is_named, 60},
@@ -793,6 +874,8 @@ int main(int argc, char **argv) {
         {"a_mistake_of_the_program_begins_no_epoch", a_mistake_of_the_program_begins_no_epoch, 40},
         {"sources_whose_bits_differ_are_found", sources_whose_bits_differ_are_found, 40},
         {"ranks_agree", ranks_agree, 40},
+        {"outer_steps_go_on_in_a_job_whose_ranks_change",
+            outer_steps_go_on_in_a_job_whose_ranks_change, 60},
         {"a_job_whose_ranks_change_has_the_bits_of_one_whose_ranks_do_not",
             a_job_whose_ranks_change_has_the_bits_of_one_whose_ranks_do_not, 40},
     };
