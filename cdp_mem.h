@@ -3944,8 +3944,13 @@ CDP__PRIVATE void cdp__mem_output_open(cdp__mem_output *w, cdp_mem_sink sink, vo
     w->user = user;
 }
 
+/* Most of a pickle is single bytes: one that fits costs a store, not a call. */
 CDP__PRIVATE void cdp__mem_put(cdp__mem_output *w, uint32_t byte) {
-    cdp__text_char(&w->text, (char)byte);
+    cdp__text *const t = &w->text;
+    if (t->used + 1 < t->room)
+        t->at[t->used++] = (char)byte;
+    else
+        cdp__text_char(t, (char)byte);
 }
 
 CDP__PRIVATE void cdp__mem_put_text(cdp__mem_output *w, const char *text) {
@@ -3954,8 +3959,10 @@ CDP__PRIVATE void cdp__mem_put_text(cdp__mem_output *w, const char *text) {
 
 /* `bytes` of a number, the lowest first. */
 CDP__PRIVATE void cdp__mem_put_number(cdp__mem_output *w, uint64_t v, uint32_t bytes) {
-    for (; bytes; --bytes, v >>= 8)
-        cdp__mem_put(w, (uint32_t)(v & 0xff));
+    char all[8];
+    for (uint32_t i = 0; i < bytes; ++i)
+        all[i] = (char)(v >> 8 * i & 0xff);
+    cdp__text_bytes(&w->text, all, bytes);
 }
 
 /* Bytes of a text as they are written: every byte that is no UTF-8 becomes '?'. */
@@ -4025,11 +4032,11 @@ CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_output *w, uint32_t memo) {
 /* Writes a text of the shot, memoized. */
 CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_output *w, const char *text) {
     uint32_t *const memo = &w->text_memo[cdp__mem_text_number(text)];
-    const uint64_t bytes = strlen(text);
     if (*memo) {
         cdp__mem_pickle_again(w, *memo);
         return;
     }
+    const uint64_t bytes = strlen(text);
     cdp__mem_put(w, 'X');
     cdp__mem_put_number(w, bytes, 4);
     cdp__mem_put_utf8(w, text, bytes);

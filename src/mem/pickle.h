@@ -61,11 +61,11 @@ CDP__PRIVATE void cdp__mem_pickle_again(cdp__mem_output *w, uint32_t memo) {
 /* Writes a text of the shot, memoized. */
 CDP__PRIVATE void cdp__mem_pickle_text(cdp__mem_output *w, const char *text) {
     uint32_t *const memo = &w->text_memo[cdp__mem_text_number(text)];
-    const uint64_t bytes = strlen(text);
     if (*memo) {
         cdp__mem_pickle_again(w, *memo);
         return;
     }
+    const uint64_t bytes = strlen(text);
     cdp__mem_put(w, 'X');
     cdp__mem_put_number(w, bytes, 4);
     cdp__mem_put_utf8(w, text, bytes);
