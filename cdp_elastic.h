@@ -114,8 +114,9 @@
         uses, in the same file. The macros of cdp.h and cdp_tcp.h hold here, too. CDP_NO_ENV: no
         cdp_elastic_create_from_env. CDP_NO_GROUPS, CDP_NO_OBJECTS and CDP_NO_STORE_CALLS are an
         error. cdp_elastic_create_from_env reads CDP_ELASTIC (MIN:MAX, MIN: or N), CDP_ELASTIC_ID,
-        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, and CDP_TRUST_NETWORK=1
-        (of .tcp->trust_network). `cdprun --nnodes MIN:MAX --stay` sets them.
+        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, CDP_TRUST_NETWORK=1 (of
+        .tcp->trust_network), and CDP_ELASTIC_SERVERS: the store lives on these servers, and not at
+        MASTER_PORT. `cdprun --nnodes MIN:MAX --stay` sets them.
 
     THREADS
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
@@ -210,7 +211,8 @@
             q.will_value.data = "it ended";     // need not wait for settle_ms
             q.will_value.bytes = 8;
             cdp_quorum_store_create(&q, &store);  // desc.store; destroyed after the cdp_elastic
-        A newcomer passes the same list, whoever of it has died.
+        A newcomer passes the same list, whoever of it has died. `cdprun --stay --rdzv-endpoint
+        10.0.0.1,10.0.0.2,10.0.0.3` does the same: there three launchers serve.
         The protocol is Paxos without a leader, for each key alone. Every server holds, of a
         key, the highest ballot that it has promised, and the last value that it has accepted
         with its ballot. To read, a client asks all servers: if a majority holds a value of the
@@ -389,9 +391,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #ifndef CDP_NO_ENV
 /* The same on a copy of *desc (NULL: all defaults) with what the environment says: see
-   CONFIGURATION. `store` is not read: a client of the store at MASTER_ADDR:MASTER_PORT is made,
-   with a last will. Errors: those of cdp_elastic_create(), and INVALID (a variable; the text
-   names it). */
+   CONFIGURATION. `store` is not read: a client of the store at MASTER_ADDR:MASTER_PORT is made (or
+   of that on CDP_ELASTIC_SERVERS), with a last will. Errors: those of cdp_elastic_create(), and
+   INVALID (a variable; the text names it). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #endif
@@ -6135,10 +6137,41 @@ CDP__PRIVATE bool cdp__elastic_range(const char *p, uint32_t *from, uint32_t *to
     return p && !*p && *to >= *from;
 }
 
-/* A store client whose last will says that this process is gone. */
-CDP__PRIVATE cdp_status cdp__elastic_client(
-    cdp_elastic_desc *d, const cdp_tcp_desc *tcp, const char *id, cdp_store **out) {
+/* The same store, if it lives on several servers. */
+CDP__PRIVATE cdp_status cdp__elastic_quorum_client(const cdp_elastic_desc *d,
+    const cdp_tcp_desc *tcp, const char *servers, const char *will_key, cdp_bytes will,
+    cdp_store **out) {
+#ifdef CDP_NO_CUSTOM_STORE
+    (void)d;
+    (void)tcp;
+    (void)will_key;
+    (void)will;
+    (void)out;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_elastic_create_from_env: CDP_ELASTIC_SERVERS is %s, and this program was built with "
+        "CDP_NO_CUSTOM_STORE",
+        servers);
+#else
+    cdp_quorum_store_desc q;
+    memset(&q, 0, sizeof q);
+    q.servers = servers;
+    q.job_key = tcp->job_key;
+    q.trust_network = tcp->trust_network;
+    q.connect_timeout_ms = cdp__def(d->join_ms, 600000);
+    q.will_key = will_key;
+    q.will_value = will;
+    q.os = tcp->group.os;
+    q.logger = tcp->group.logger;
+    return cdp_quorum_store_create(&q, out);
+#endif
+}
+
+/* A store client whose last will says that this process is gone. `servers`: those that the store
+   lives on, or NULL. */
+CDP__PRIVATE cdp_status cdp__elastic_client(cdp_elastic_desc *d, const cdp_tcp_desc *tcp,
+    const char *id, const char *servers, cdp_store **out) {
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    const cdp_bytes will = {"its process ended", 17};
     cdp_tcp_store_desc c;
     uint32_t number = 0;
     char key[CDP__ELASTIC_KEY];
@@ -6149,6 +6182,8 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
             "program with `cdprun -n 4 --stay PROGRAM`, or set them to where a store is served "
             "that outlives the ranks",
             host ? host : "", port ? port : "");
+    cdp__format(key, sizeof key, "%s/gone/%s", d->job ? d->job : "elastic", id);
+    if (servers) return cdp__elastic_quorum_client(d, tcp, servers, key, will, out);
     memset(&c, 0, sizeof c);
     c.host = host;
     c.port = (uint16_t)number;
@@ -6156,15 +6191,14 @@ CDP__PRIVATE cdp_status cdp__elastic_client(
     c.os = tcp->group.os;
     c.logger = tcp->group.logger;
     c.connect_timeout_ms = cdp__def(d->join_ms, 600000);
-    cdp__format(key, sizeof key, "%s/gone/%s", d->job ? d->job : "elastic", id);
     c.will_key = key;
-    c.will_value.data = "its process ended";
-    c.will_value.bytes = 17;
+    c.will_value = will;
     return cdp_tcp_store_create(&c, out);
 }
 
 CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp_elastic **out) {
     const char *range = getenv("CDP_ELASTIC"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const char *const servers = getenv("CDP_ELASTIC_SERVERS");
     const cdp__vars own = {cdp__getenv, NULL};
     uint32_t trust = 0;
     const cdp_os *os;
@@ -6204,7 +6238,8 @@ CDP_API cdp_status cdp_elastic_create_from_env(const cdp_elastic_desc *desc, cdp
         cdp__elastic_hex(random, id);
         d.id = id;
     }
-    st = cdp__elastic_client(&d, &tcp, d.id, &store);
+    if (servers && !tcp.master_addr) tcp.master_addr = getenv("MASTER_ADDR");
+    st = cdp__elastic_client(&d, &tcp, d.id, servers, &store);
     if (st != CDP_OK) return st;
     d.store = store;
     st = cdp_elastic_create(&d, out);

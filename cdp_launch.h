@@ -1226,7 +1226,7 @@ typedef struct cdp__launch_place {
         *agent_store;
     const char *one_thread; /* NULL: OMP_NUM_THREADS stays as it is */
     /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
-    const char *elastic, *elastic_id, *elastic_job;
+    const char *elastic, *elastic_id, *elastic_job, *elastic_servers;
 } cdp__launch_place;
 
 typedef enum cdp__launch_value {
@@ -1269,6 +1269,7 @@ CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
         CDP__ROW("CDP_ELASTIC", MAYBE, elastic),
         CDP__ROW("CDP_ELASTIC_ID", MAYBE, elastic_id),
         CDP__ROW("CDP_ELASTIC_JOB", MAYBE, elastic_job),
+        CDP__ROW("CDP_ELASTIC_SERVERS", MAYBE, elastic_servers),
         CDP__ROW("OMP_NUM_THREADS", HINT, one_thread),
     };
 #undef CDP__ROW

@@ -4145,6 +4145,14 @@ CDP__PRIVATE uint64_t cdp__join_pause_ns(const cdp__mesh *m) {
     return cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
 }
 
+/* The same, where other ranks may have started. They give up after timeout_ms: by then this rank
+   has recorded for whom it waits, or has started, too, else they blame it. */
+CDP__PRIVATE uint64_t cdp__join_unsaid_ns(const cdp__mesh *m) {
+    const uint32_t ms = m->desc.group.timeout_ms;
+    const uint64_t pause = cdp__join_pause_ns(m);
+    return ms ? cdp__min(pause, cdp__failure_period_ns(ms)) : pause;
+}
+
 /* Logs `why`, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so on,
    unless another rank of this host says the same. */
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
@@ -4330,11 +4338,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
     }
     s->with_values = with_values;
     s->looks = 0;
-    s->pause_ns = cdp__join_pause_ns(m);
-    /* ranks that have started give up after timeout_ms: by then it must be recorded for whom this
-       one waits, else they blame it */
-    if (m->desc.group.timeout_ms)
-        s->pause_ns = cdp__min(s->pause_ns, cdp__failure_period_ns(m->desc.group.timeout_ms));
+    s->pause_ns = cdp__join_unsaid_ns(m);
     return cdp__join_await(m);
 }
 
@@ -5010,14 +5014,22 @@ CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
     return cdp__join_await_all(m, "done", false);
 }
 
-/* A rank's key may be set before that rank has received the answer. If rank 0 left now, answers
-   that are not sent yet would be lost. */
-CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_answered(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m);
-    if (cdp__mesh_serves(m) && !cdp__store_server_sent(m->server) && now < s->deadline_ns)
-        cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__mesh_all_answered);
+    if (!cdp__store_server_sent(m->server) && now < s->give_up_ns)
+        cdp__join_pause(s, cdp__min(s->give_up_ns, now + CDP__MS), cdp__join_answered);
     return CDP_OK;
+}
+
+/* A rank's key may be set before that rank has received the answer. If rank 0 left now, answers
+   that are not sent yet would be lost. But a rank that has just been cut off does not hold rank 0
+   up: others that have started would blame rank 0 for that. The server goes on to send. */
+CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
+    const uint64_t now = cdp__mesh_now(m);
+    if (!cdp__mesh_serves(m)) return CDP_OK;
+    m->join->give_up_ns = cdp__min(m->join->deadline_ns, now + cdp__join_unsaid_ns(m));
+    return cdp__join_answered(m);
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_await_addrs_again(cdp__mesh *m) {

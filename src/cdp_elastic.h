@@ -112,8 +112,9 @@
         uses, in the same file. The macros of cdp.h and cdp_tcp.h hold here, too. CDP_NO_ENV: no
         cdp_elastic_create_from_env. CDP_NO_GROUPS, CDP_NO_OBJECTS and CDP_NO_STORE_CALLS are an
         error. cdp_elastic_create_from_env reads CDP_ELASTIC (MIN:MAX, MIN: or N), CDP_ELASTIC_ID,
-        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, and CDP_TRUST_NETWORK=1
-        (of .tcp->trust_network). `cdprun --nnodes MIN:MAX --stay` sets them.
+        CDP_ELASTIC_JOB (of .job), MASTER_ADDR, MASTER_PORT, CDP_JOB_KEY, CDP_TRUST_NETWORK=1 (of
+        .tcp->trust_network), and CDP_ELASTIC_SERVERS: the store lives on these servers, and not at
+        MASTER_PORT. `cdprun --nnodes MIN:MAX --stay` sets them.
 
     THREADS
         cdp_elastic_next, _commit, _agree, _finish: one thread at a time. cdp_elastic_leave, _alarm,
@@ -208,7 +209,8 @@
             q.will_value.data = "it ended";     // need not wait for settle_ms
             q.will_value.bytes = 8;
             cdp_quorum_store_create(&q, &store);  // desc.store; destroyed after the cdp_elastic
-        A newcomer passes the same list, whoever of it has died.
+        A newcomer passes the same list, whoever of it has died. `cdprun --stay --rdzv-endpoint
+        10.0.0.1,10.0.0.2,10.0.0.3` does the same: there three launchers serve.
         The protocol is Paxos without a leader, for each key alone. Every server holds, of a
         key, the highest ballot that it has promised, and the last value that it has accepted
         with its ballot. To read, a client asks all servers: if a majority holds a value of the

@@ -265,15 +265,56 @@ static void endpoint_parse(options *o, const char *option, const char *text) {
     o->host[len] = '\0';
 }
 
+/* The place that was just read is server i of a list. */
+static void endpoint_keep(options *o, const char *option, int i) {
+    const bool six = strchr(o->host, ':') != NULL;
+    server_place *s = &o->servers[i];
+    char name[300];
+    snprintf(name, sizeof name, "%s%s%s:%d", six ? "[" : "", o->host, six ? "]" : "", o->host_port);
+    if (strlen(name) >= sizeof s->name) usage_error("%s: '%s' is too long", option, name);
+    for (int k = 0; k < i; ++k)
+        if (strcmp(o->servers[k].name, name) == 0) usage_error("%s names %s twice", option, name);
+    snprintf(s->name, sizeof s->name, "%.79s", name);
+    snprintf(s->host, sizeof s->host, "%.79s", o->host);
+    s->port = o->host_port;
+    strcat(o->server_list, i > 0 ? "," : "");
+    strcat(o->server_list, s->name);
+}
+
+/* One endpoint, or a list of those that one store lives on. */
+static void endpoints_parse(options *o, const char *option, const char *text) {
+    int count = 0;
+    if (strchr(text, ',') == NULL) {
+        endpoint_parse(o, option, text);
+        return;
+    }
+    if (!o->dynamic)
+        usage_error("a list in %s is for machines that come and go (--nnodes MIN:MAX)", option);
+    for (const char *p = text; p != NULL; p = *p == ',' ? p + 1 : NULL) {
+        char one[256];
+        const size_t len = strcspn(p, ",");
+        if (count == MOST_SERVERS) usage_error("%s names more than %d places", option, count);
+        snprintf(one, sizeof one, "%.*s", (int)len, p);
+        endpoint_parse(o, option, one);
+        endpoint_keep(o, option, count++);
+        p += len;
+    }
+    if (count % 2 == 0)
+        usage_error("%s names %d places: with 3, one may be lost, with 5, two", option, count);
+    o->server_count = count;
+    snprintf(o->host, sizeof o->host, "%s", o->servers[0].host);
+    o->host_port = o->servers[0].port;
+}
+
 /* Where the launchers meet. As with torchrun, --master-addr and --master-port stand in for a
    missing --rdzv-endpoint. */
 static void options_place(options *o) {
     if (o->external != NULL) {
-        endpoint_parse(o, "--external-store", o->external);
+        endpoints_parse(o, "--external-store", o->external);
     } else if (o->dynamic && o->endpoint == NULL) {
         strcpy(o->host, "127.0.0.1"); /* --stay on one machine; the port is chosen later */
     } else if ((o->nnodes > 1 || o->dynamic || o->serve) && o->endpoint != NULL) {
-        endpoint_parse(o, "--rdzv-endpoint", o->endpoint);
+        endpoints_parse(o, "--rdzv-endpoint", o->endpoint);
     } else if (o->nnodes > 1) {
         if (strlen(o->addr) >= sizeof o->host) usage_error("--master-addr is too long");
         strcpy(o->host, o->addr);

@@ -102,16 +102,30 @@ static void agent_open(job *j, options *o) {
     if (o->host_port == 0) o->host_port = port_choose();
 }
 
-/* The launcher on the endpoint's machine serves the store; of several there, the first one. */
-static void agent_serve(job *j) {
+static bool agent_serve_at(job *j, const char *host, int port) {
     const options *o = j->opts;
-    const cdp_store_server_desc d = {.host = o->host,
-        .port = (uint16_t)o->host_port,
+    const cdp_store_server_desc d = {.host = host,
+        .port = (uint16_t)port,
         .job_key = o->key[0] != '\0' ? o->key : NULL,
         .logger = {.level = CDP_LOG_SILENT},
         .trust_network = o->open};
-    if (j->nodes.server != NULL || o->external != NULL || o->is_host == 0) return;
-    if (cdp_store_server_create(&d, &j->nodes.server) != CDP_OK && o->is_host == 1)
+    return cdp_store_server_create(&d, &j->nodes.server) == CDP_OK;
+}
+
+/* The launcher on the endpoint's machine serves the store; of several there, the first one. Of a
+   list, each serves the first that is on its machine and that no other one has. */
+static void agent_serve(job *j) {
+    const options *o = j->opts;
+    bool served = j->nodes.server != NULL;
+    if (o->external != NULL || o->is_host == 0) return;
+    if (!served && o->server_count == 0) served = agent_serve_at(j, o->host, o->host_port);
+    for (int i = 0; !served && i < o->server_count; ++i)
+        served = agent_serve_at(j, o->servers[i].host, o->servers[i].port);
+    if (served || o->is_host != 1) return;
+    if (o->server_count > 0)
+        agent_refuse(j, EXIT_INTERNAL, "this launcher must serve one of %.400s (is_host=1), but %s",
+            o->server_list, cdp_last_error()->text);
+    else
         agent_refuse(j, EXIT_INTERNAL, "this launcher must serve %.255s:%d (is_host=1), but %s",
             o->host, o->host_port, cdp_last_error()->text);
 }
@@ -124,26 +138,50 @@ static void agent_will(agent *a) {
         (long)getppid());
 }
 
+/* A line of the store that lives on several servers: one of them is lost, for instance. */
+static void agent_log(cdp_log_level level, const char *text, int32_t rank, void *user) {
+    job *j = user;
+    (void)level;
+    (void)rank;
+    if (j->phase < LEAVE) say(j, "%s", text); /* later the servers end one after the other */
+}
+
+/* Opens the store where the launchers meet, with this last will. */
+static cdp_status agent_open_store(job *j, const char *will_key, cdp_bytes will) {
+    const options *o = j->opts;
+    const char *const key = o->key[0] != '\0' ? o->key : NULL;
+    const cdp_tcp_store_desc one = {.host = o->host,
+        .port = (uint16_t)o->host_port,
+        .job_key = key,
+        .timeout_ms = CLAIM_MS,
+        .connect_timeout_ms = LOOK_MS,
+        .will_key = will_key,
+        .will_value = will};
+    const cdp_quorum_store_desc several = {.servers = o->server_list,
+        .job_key = key,
+        .trust_network = o->open,
+        .timeout_ms = CLAIM_MS,
+        /* a server that is gone must not take the time of those after it */
+        .connect_timeout_ms = (uint32_t)o->server_count * 2 * LOOK_MS,
+        .will_key = will_key,
+        .will_value = will,
+        .logger = {.func = agent_log, .user = j}};
+    return o->server_count == 0 ? cdp_tcp_store_create(&one, &j->nodes.store)
+                                : cdp_quorum_store_create(&several, &j->nodes.store);
+}
+
 /* False: not yet. */
 static bool agent_connect(job *j) {
-    const options *o = j->opts;
     agent *a = j->agent;
     nodes *s = &j->nodes;
     char gone[CDP__ELASTIC_KEY];
-    cdp_tcp_store_desc d = {.host = o->host,
-        .port = (uint16_t)o->host_port,
-        .job_key = o->key[0] != '\0' ? o->key : NULL,
-        .timeout_ms = CLAIM_MS,
-        .connect_timeout_ms = LOOK_MS};
     agent_serve(j);
     if (s->final) return false;
     agent_name(&a->e);
     agent_will(a);
     cdp__elastic_key(&a->e, gone, "gone/%s", a->e.id);
-    d.will_key = gone;
-    d.will_value.data = a->will;
-    d.will_value.bytes = strlen(a->will);
-    const cdp_status st = cdp_tcp_store_create(&d, &s->store);
+    const cdp_bytes will = {.data = a->will, .bytes = strlen(a->will)};
+    const cdp_status st = agent_open_store(j, gone, will);
     if (st == CDP_ERR_MISMATCH) nodes_lost(j);
     if (st != CDP_OK) return false;
     s->answered = now_ns();
@@ -185,13 +223,15 @@ static void agent_gone(job *j, const char *why) {
 static void agent_missing(job *j, uint32_t there) {
     const options *o = j->opts;
     const agent *a = j->agent;
+    char place[300];
     if (now_ns() - a->waits < o->join_timeout) return;
+    snprintf(place, sizeof place, "%s:%d", o->host, o->host_port);
     agent_gone(j, "gave up");
     agent_refuse(j, EXIT_TIMEOUT,
-        "%u of at least %d machines %s within %.10g s; each must run cdprun with %s %s:%d", there,
+        "%u of at least %d machines %s within %.10g s; each must run cdprun with %s %s", there,
         o->min_nodes, a->ran == 0 ? "came" : "were left, and no other came",
         seconds(o->join_timeout), o->external != NULL ? "--external-store" : "--rdzv-endpoint",
-        o->host, o->host_port);
+        o->server_count > 0 ? o->server_list : place);
 }
 
 /* This launcher is in the epoch of e->d. */
@@ -466,13 +506,14 @@ static void agent_final(job *j, const char *text, int code) {
     if (j->nodes.store != NULL) nodes_tell(j, text, code, true);
 }
 
-/* This machine goes, the others stay. Without the store nobody could. */
+/* This machine goes, the others stay. Without the store nobody could; of several servers one may
+   go. */
 static void agent_leave(job *j) {
     agent *a = j->agent;
     char text[120];
     const char *name = signal_name(j->user_signal);
     const bool ends = j->user_signal == SIGINT || j->user_signal == SIGQUIT;
-    if (ends || j->nodes.server != NULL) {
+    if (ends || (j->nodes.server != NULL && j->opts->server_count == 0)) {
         snprintf(text, sizeof text, "node %d%s was ended by %s", j->opts->node_rank,
             ends ? "" : ", which serves the store,", name);
         agent_final(j, text, 128 + j->user_signal);
@@ -553,9 +594,12 @@ static void agent_finish(job *j) {
     report(j);
     event(j, "\"event\": \"end\", \"exit_code\": %d, \"restarts\": %d, \"cause\": \"%s\"", j->code,
         j->restarts, event_text(s->verdict));
-    if (s->server != NULL && s->store != NULL) agent_count_readers(j);
+    /* the others go on without this machine, and its server */
+    const bool alone = j->agent->e.place.phase == CDP__ELASTIC_OUT;
+    const bool serves = s->server != NULL && s->store != NULL && !alone;
+    if (serves) agent_count_readers(j);
     if (s->store != NULL) nodes_count(j, node_key(j, "left", -1), 1);
-    if (s->server != NULL && s->store != NULL)
+    if (serves && s->store != NULL)
         enter(j, LEAVE, LEAVE_LIMIT);
     else
         enter(j, FLUSH, reader_limit(j));
@@ -596,6 +640,7 @@ static void stay_place(const job *j, rank *r, cdp__launch_place *p) {
     p->elastic = range;
     p->elastic_id = r->id;
     p->elastic_job = a->ranks.job;
+    if (o->server_count > 0) p->elastic_servers = o->server_list;
 }
 
 /* The newest decision of the ranks, which may be one ahead of what they have said. */

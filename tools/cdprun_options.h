@@ -52,6 +52,16 @@ enum {
     STDERR = 2
 };
 
+enum {
+    MOST_SERVERS = 5
+};
+
+typedef struct server_place { /* of a store that lives on several servers */
+    char name[80];            /* HOST:PORT */
+    char host[80];
+    int port;
+} server_place;
+
 typedef struct options {
     int n, nnodes, node_rank, port; /* node_rank -1: not given; port 0: choose one */
     int max_restarts;
@@ -59,6 +69,9 @@ typedef struct options {
     const char *endpoint, *run_id, *role;
     char host[256]; /* where the launchers meet, if nnodes > 1     */
     int host_port;
+    server_place servers[MOST_SERVERS]; /* of a list; the first one is that of `host`, too */
+    int server_count;                   /* 0: there is no list */
+    char server_list[MOST_SERVERS * 80];
     bool standalone, open;
     const char *key_file;
     char key[260]; /* CDP_JOB_KEY; "": none                       */
@@ -410,7 +423,8 @@ static const option_row option_table[] = {
         "may come and go, see below"},
     {"--rdzv-endpoint", "HOST[:PORT]", MACHINES, set_text, AT(endpoint), {0},
         "where the launchers meet: an address of machine 0, which serves it (default port: 29400; "
-        "default: --master-addr and --master-port)"},
+        "default: --master-addr and --master-port). Or 3 or 5 of them, with commas between: see "
+        "below"},
     {"--master-addr", "ADDR", MACHINES | WINDOWS, set_text, AT(addr), {0},
         "address of machine 0 for the ranks (default: HOST above; one machine: 127.0.0.1)"},
     {"--master-port", "PORT", MACHINES | WINDOWS, set_number, AT(port), {1, 65535},
@@ -441,7 +455,8 @@ static const option_row option_table[] = {
         "(default: 1)"},
     {"--external-store", "HOST:PORT", COMING, set_text, AT(external), {0},
         "this store is used instead of one that the launcher on HOST serves, and no launcher is "
-        "special; takes a --rdzv-id that no job at this store has had"},
+        "special; takes a --rdzv-id that no job at this store has had. Or 3 or 5 of them that one "
+        "store lives on, with commas between"},
     {"--serve", NULL, COMING, set_true, AT(serve), {0},
         "start no ranks and take no command: serve such a store at --rdzv-endpoint until a signal "
         "comes; it keeps what jobs have written, so each needs a new --rdzv-id"},
@@ -600,7 +615,11 @@ static const char *const help_sections[NO_EFFECT] = {"", "\noutput:\n",
     "--max-restarts,\n"
     "  counted once for the job. More than MAX wait as spares. --nnodes M without --node-rank is "
     "M:M.\n"
-    "  The launcher on HOST of --rdzv-endpoint serves the store; if it dies, the job ends.\n",
+    "  The launcher on HOST of --rdzv-endpoint serves the store; if it dies, the job ends. With "
+    "--rdzv-endpoint\n"
+    "  HOST,HOST,HOST three launchers keep the store together: one of them may die (of five: two), "
+    "and the job\n"
+    "  goes on. It begins when all three are there; one that comes back serves nothing.\n",
     "\nas torchrun (each option is a variable, too: PET_NPROC_PER_NODE, PET_NNODES, PET_...):\n"
     "  ${local_rank}            in ARGUMENTs becomes the LOCAL_RANK of each process\n"};
 
@@ -618,11 +637,11 @@ static const char help_more[] =
     "         cdp_timer_begin() writes when this rank is to be killed; and\n"
     "         OMP_NUM_THREADS=1 if there are several ranks and it is not set. With --stay also "
     "CDP_ELASTIC (MIN:MAX in\n"
-    "         ranks), CDP_ELASTIC_ID and CDP_ELASTIC_JOB, which cdp_elastic_create_from_env() "
-    "reads, MASTER_ADDR and\n"
-    "         MASTER_PORT are those of the store, and RANK and WORLD_SIZE only tell processes "
-    "apart: what is true changes,\n"
-    "         and cdp_elastic_next() returns it.\n"
+    "         ranks), CDP_ELASTIC_ID, CDP_ELASTIC_JOB and perhaps CDP_ELASTIC_SERVERS, which "
+    "cdp_elastic_create_from_env()\n"
+    "         reads, MASTER_ADDR and MASTER_PORT are those of the store, and RANK and WORLD_SIZE "
+    "only tell processes\n"
+    "         apart: what is true changes, and cdp_elastic_next() returns it.\n"
     "Input:   rank 0 inherits standard input unless that is a terminal; all others read /dev/null. "
     "(On a terminal\n"
     "         the ranks are background processes, so that ctrl-C reaches each of them exactly "

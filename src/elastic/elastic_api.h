@@ -101,9 +101,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #ifndef CDP_NO_ENV
 /* The same on a copy of *desc (NULL: all defaults) with what the environment says: see
-   CONFIGURATION. `store` is not read: a client of the store at MASTER_ADDR:MASTER_PORT is made,
-   with a last will. Errors: those of cdp_elastic_create(), and INVALID (a variable; the text
-   names it). */
+   CONFIGURATION. `store` is not read: a client of the store at MASTER_ADDR:MASTER_PORT is made (or
+   of that on CDP_ELASTIC_SERVERS), with a last will. Errors: those of cdp_elastic_create(), and
+   INVALID (a variable; the text names it). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_elastic_create_from_env(
     const cdp_elastic_desc *desc, cdp_elastic **out);
 #endif

@@ -90,6 +90,14 @@ CDP__PRIVATE uint64_t cdp__join_pause_ns(const cdp__mesh *m) {
     return cdp__max(1, cdp__min(CDP__FAILURE_WAIT_MS, m->desc.init_timeout_ms / 4)) * CDP__MS;
 }
 
+/* The same, where other ranks may have started. They give up after timeout_ms: by then this rank
+   has recorded for whom it waits, or has started, too, else they blame it. */
+CDP__PRIVATE uint64_t cdp__join_unsaid_ns(const cdp__mesh *m) {
+    const uint32_t ms = m->desc.group.timeout_ms;
+    const uint64_t pause = cdp__join_pause_ns(m);
+    return ms ? cdp__min(pause, cdp__failure_period_ns(ms)) : pause;
+}
+
 /* Logs `why`, which names the missing ranks: a warning after 2, 12, 32, 72 seconds and so on,
    unless another rank of this host says the same. */
 CDP__PRIVATE void cdp__join_log_missed(cdp__mesh *m) {
@@ -275,11 +283,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_await_all(
     }
     s->with_values = with_values;
     s->looks = 0;
-    s->pause_ns = cdp__join_pause_ns(m);
-    /* ranks that have started give up after timeout_ms: by then it must be recorded for whom this
-       one waits, else they blame it */
-    if (m->desc.group.timeout_ms)
-        s->pause_ns = cdp__min(s->pause_ns, cdp__failure_period_ns(m->desc.group.timeout_ms));
+    s->pause_ns = cdp__join_unsaid_ns(m);
     return cdp__join_await(m);
 }
 

@@ -512,14 +512,22 @@ CDP__PRIVATE cdp_status cdp__mesh_all_done(cdp__mesh *m) {
     return cdp__join_await_all(m, "done", false);
 }
 
-/* A rank's key may be set before that rank has received the answer. If rank 0 left now, answers
-   that are not sent yet would be lost. */
-CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
+CDP__PRIVATE cdp_status cdp__join_answered(cdp__mesh *m) {
     cdp__join *s = m->join;
     const uint64_t now = cdp__mesh_now(m);
-    if (cdp__mesh_serves(m) && !cdp__store_server_sent(m->server) && now < s->deadline_ns)
-        cdp__join_pause(s, cdp__min(s->deadline_ns, now + CDP__MS), cdp__mesh_all_answered);
+    if (!cdp__store_server_sent(m->server) && now < s->give_up_ns)
+        cdp__join_pause(s, cdp__min(s->give_up_ns, now + CDP__MS), cdp__join_answered);
     return CDP_OK;
+}
+
+/* A rank's key may be set before that rank has received the answer. If rank 0 left now, answers
+   that are not sent yet would be lost. But a rank that has just been cut off does not hold rank 0
+   up: others that have started would blame rank 0 for that. The server goes on to send. */
+CDP__PRIVATE cdp_status cdp__mesh_all_answered(cdp__mesh *m) {
+    const uint64_t now = cdp__mesh_now(m);
+    if (!cdp__mesh_serves(m)) return CDP_OK;
+    m->join->give_up_ns = cdp__min(m->join->deadline_ns, now + cdp__join_unsaid_ns(m));
+    return cdp__join_answered(m);
 }
 
 CDP__PRIVATE cdp_status cdp__mesh_await_addrs_again(cdp__mesh *m) {

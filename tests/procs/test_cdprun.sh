@@ -649,6 +649,12 @@ usage no-node-rank "--node-rank" -n 2 --nnodes 2 --master-addr a --master-port 1
 usage node-rank    "must be below" -n 2 --nnodes 2 --node-rank 2 --master-addr a --master-port 1 true
 usage lone-node    "needs --nnodes" -n 2 --node-rank 1 true
 usage no-master    "needs --rdzv-endpoint (or --master-addr and --master-port)" -n 2 --nnodes 2 --node-rank 0 true
+usage even-list    "names 2 places: with 3, one may be lost, with 5, two" -n 2 --nnodes 1:2 --rdzv-endpoint a,b true
+usage list-twice   "--rdzv-endpoint names a:29400 twice" -n 2 --nnodes 1:2 --rdzv-endpoint a,b,a:29400 true
+usage list-blank   "must be HOST or HOST:PORT, not ''" -n 2 --nnodes 1:2 --rdzv-endpoint a,,b true
+usage list-long    "names more than 5 places" -n 2 --nnodes 1:2 --rdzv-endpoint a,b,c,d,e,f true
+usage list-fixed   "is for machines that come and go" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint a,b,c true
+usage list-serve   "is for machines that come and go" --serve --rdzv-endpoint a,b,c
 usage no-key       "several machines need one secret: --job-key-file or the variable CDP_JOB_KEY, the same on all (or --open)" -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint h:1 true
 usage key-file     "cannot read the file of --job-key-file, /no/such: No such file" -n 2 --job-key-file /no/such true
 printf 'two words\n' > key.bad; chmod 600 key.bad

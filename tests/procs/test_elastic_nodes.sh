@@ -4,7 +4,7 @@
 #   bash tests/procs/test_elastic_nodes.sh [PART...]      BUILD=DIR (default: build), KILLS=N (default: 6; by hand, with
 #                                                         the part kills: 1000, which takes 10 minutes)
 #
-# PART: restart, endings, stay, names, kills, cut (default: all; names is a part of stay).
+# PART: restart, endings, stay, servers, names, kills, cut (default: all; names is a part of stay).
 #
 # The machines are launchers on this one; for `cut` one of them is a network namespace, which needs root. Every wait is
 # for something that a program says, and has a limit. Ends with "N passed, N failed".
@@ -232,6 +232,60 @@ stay_mode() {
     check 'the end is that of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
 }
 
+# A new job whose store lives on three places of this machine; each of the first three launchers serves one.
+new_job_of_three() { # OPTION...
+    local a b c
+    until [ -n "${a-}" ] && [ "$a" != "$b" ] && [ "$b" != "$c" ] && [ "$a" != "$c" ]; do
+        a=$(free_port) b=$(free_port) c=$(free_port)
+    done
+    list=$host:$a,$host:$b,$host:$c
+    new_job --rdzv-endpoint "$list" "$@"
+}
+
+# Any launcher may be killed, also one that serves a third of the store.
+servers() {
+    local before
+    echo '-- three launchers keep the store'
+    new_job_of_three --nnodes 2:3 --max-restarts 2
+    start 0 sh -c "$waiting"; sleep 0.5
+    check 'one of three waits for the others' "$(wc -l < runs)" 0
+    start 1 sh -c "$waiting"; start 2 sh -c "$waiting"; await lines 3 '^0 [0-2] 3 [0-2]$' runs
+    good 'a job begins when all three are there'
+    kill -KILL "$(launcher 0)"; wait_for 0
+    await lines 2 '^1 [01] 2 [01]$' runs
+    good 'the launcher of the first server is killed, and the others go on'
+    has 'which they say' out.1 "quorum store: server ${list%%,*} is lost"
+    start 3 sh -c "$waiting"; await lines 3 '^1 [0-2] 3 [0-2]$' runs
+    good 'another one joins in its place'
+    touch stop; wait_for 1 2 3
+    check 'and all end well' "$codes" '0 0 0'
+
+    new_job_of_three --nnodes 1:3 --max-restarts 0
+    start 0 sh -c "$waiting"; start 1 sh -c "$waiting"; start 2 sh -c "$waiting"
+    await lines 3 '^0 [0-2] 3 [0-2]$' runs
+    kill -TERM "$(launcher 1)"; wait_for 1
+    await lines 2 '^0 [01] 2 [01]$' runs
+    check 'one that serves leaves, which costs no restart' "$codes" 143
+    kill -KILL "$(launcher 2)"; wait_for 2 0
+    check 'without a majority the job ends' "$codes" '137 1'
+    has 'and says why' out.0 'there is no majority of the 3 servers'
+
+    new_job_of_three --nnodes 2:3 --max-restarts 5 --stay --cooldown 0.05
+    for k in 0 1 2; do start $k "$B/elastic_rank" train log 2; done
+    await lines 3 ' size 3 ' log
+    before=$(wc -l < log)
+    kill -KILL "$(launcher 0)"; wait_for 0
+    await later $((before + 1)) ' size 2 ' 2
+    good 'ranks that stay go on, too'
+    before=$(wc -l < log)
+    start 3 "$B/elastic_rank" train log 2
+    await newcomer $((before + 1)) ' size 3 '
+    good 'and take newcomers in'
+    touch log.stop; wait_for 1 2 3
+    check 'all end well' "$codes" '0 0 0'
+    check 'with the end of a serial program' "$("$B/elastic_rank" replay log | grep -o 'the loss of the serial program')" 'the loss of the serial program'
+}
+
 # Launchers and ranks are killed at random moments, and launchers are started in place of the dead: the job goes on, ends
 # well on all machines that are left, and nothing is left behind.
 random_kills() { # HOW MANY
@@ -407,12 +461,13 @@ stay_late() {
 }
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(restart endings stay kills cut)
+[ $# -gt 0 ] || parts=(restart endings stay servers kills cut)
 for part in "${parts[@]}"; do
     case $part in
     restart) restart_mode; stopped_launcher; options_and_times; stores ;;
     endings) endings ;;
     stay) stay_mode; stay_here; stay_names; stay_late; stay_lost; stay_events; stay_files ;;
+    servers) servers ;;
     names) stay_names ;;
     cut) cut_off ;;
     kills) random_kills "${KILLS:-6}" ;;
