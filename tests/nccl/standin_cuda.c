@@ -342,6 +342,7 @@ struct standin_stream {
     int refs, device;
     unsigned flags;
     bool running, destroyed, legacy;
+    pthread_cond_t filled; /* it has an item, or was destroyed */
     item *head, **tail;
     unsigned long submitted, done;
     capture *cap;
@@ -379,7 +380,7 @@ static double now_ms(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
-static void wait_a_bit(void) { /* with the lock */
+static void wait_for(pthread_cond_t *what) { /* or 20 ms; with the lock */
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     t.tv_nsec += 20000000;
@@ -387,7 +388,10 @@ static void wait_a_bit(void) { /* with the lock */
         t.tv_nsec -= 1000000000;
         ++t.tv_sec;
     }
-    pthread_cond_timedwait(&changed, &lock, &t);
+    pthread_cond_timedwait(what, &lock, &t);
+}
+static void wait_a_bit(void) {
+    wait_for(&changed);
 }
 
 static void graph_drop(struct CUgraph_st *g) {
@@ -417,7 +421,9 @@ static void capture_drop(capture *c) {
 }
 
 static void stream_drop(standin_stream *s) {
-    if (--s->refs == 0 && !s->legacy) free(s);
+    if (--s->refs || s->legacy) return;
+    pthread_cond_destroy(&s->filled);
+    free(s);
 }
 
 static void *stream_main(void *p) {
@@ -428,7 +434,7 @@ static void *stream_main(void *p) {
         if (!i) {
             /* tests count threads: none stays that has nothing to do */
             if (s->destroyed || ++idle > 2) break;
-            wait_a_bit();
+            wait_for(&s->filled);
             continue;
         }
         idle = 0;
@@ -481,7 +487,7 @@ static void enqueue(standin_stream *s, const standin_work *w, ticket *wait, tick
         if (pthread_create(&t, &detached, stream_main, s) != 0) abort();
         pthread_attr_destroy(&detached);
     }
-    pthread_cond_broadcast(&changed);
+    pthread_cond_signal(&s->filled);
 }
 
 /* the end of what is in the stream by now */
@@ -520,6 +526,7 @@ static standin_stream *find_locked(void *stream, int device) {
         if (!s->tail) {
             s->tail = &s->head;
             s->refs = 1;
+            pthread_cond_init(&s->filled, NULL);
             s->legacy = true;
             s->device = device;
         }
@@ -1064,6 +1071,7 @@ static cudaError_t stream_create(cudaStream_t *out, unsigned flags) {
     HEALTHY();
     standin_stream *const s = (standin_stream *)calloc(1, sizeof *s);
     s->refs = 1;
+    pthread_cond_init(&s->filled, NULL);
     s->flags = flags;
     s->device = current_device;
     s->tail = &s->head;
@@ -1100,6 +1108,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     if (!s) LEAVE(cudaErrorInvalidResourceHandle);
     *at = s->next;
     s->destroyed = true;
+    pthread_cond_signal(&s->filled);
     if (s->cap) {
         s->cap->spoiled = true;
         capture_drop(s->cap);
@@ -1107,7 +1116,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     }
     count_locked("streams", -1);
     stream_drop(s);
-    pthread_cond_broadcast(&changed);
     LEAVE(cudaSuccess);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
