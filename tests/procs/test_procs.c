@@ -130,8 +130,8 @@ static cdp_status run(cdp_request rq) {
     if (st != CDP_OK) return st;
     if (!sweep_async) return cdp_work_wait(w);
     if (settings.group.no_thread)
-        while (cdp_work_test(w) == CDP_PENDING && cdp_poll(world, 1000) == CDP_OK) {
-        }
+        while (cdp_work_test(w) == CDP_PENDING && cdp_poll(world, 50) == CDP_OK)
+            sched_yield(); /* ranks may be more than processors: to the one that has to answer */
     else
         for (uint32_t i = 0; (st = cdp_work_test(w)) == CDP_PENDING && i < 50; ++i)
             usleep(i);
