@@ -144,7 +144,9 @@
         what a collective allocates in its group, and asynchronous ones: the first one of a plan,
         and scratch memory for more runs at one time; asynchronous runs of several plans at a time
         may need more messages in flight than any one of them: see cdp_group_reserve. A layer
-        allocates when it is made; cdp_cross_entropy in each call.
+        allocates when it is made: the x that it gathers, unless it is all here, is its own; what
+        else it needs during a call is scratch memory, too. cdp_cross_entropy allocates in each
+        call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -1441,13 +1443,13 @@ typedef struct cdp__dt_link {
     uint32_t *ranks;
 } cdp__dt_link;
 
-/* Memory that plans of a root use while they run, one after the other. */
+/* Memory that plans and layers of a root use while they run, one after the other. */
 typedef struct cdp__dt_scratch {
     struct cdp__dt_scratch *next;
     uint8_t *at;
     uint64_t bytes;
     cdp__dt_link *link; /* of its last user */
-    cdp_plan *user;     /* the last one; NULL: it is gone */
+    cdp_plan *user;     /* the last one; NULL: it is gone, or was a layer */
     bool held;          /* a run has not returned, or its group has failed */
 } cdp__dt_scratch;
 
@@ -3879,10 +3881,10 @@ CDP__DT cdp_status cdp__dt_stage_make(cdp__dt_stage *s, const cdp_os *os, const 
     return st;
 }
 
-/* ---- >>dtensor/scratch: memory that plans use while they run --------------------------------- */
+/* ---- >>dtensor/scratch: memory that plans and layers use while they run ---------------------- */
 
-/* Knows: plans and the root of their meshes. Promises: plans that do not run at one time use the
-   same memory; memory that a failed group may still access is not used again. */
+/* Knows: plans and the root of their meshes. Promises: what does not run at one time uses the same
+   memory; memory that a failed group may still access is not used again. */
 
 /* True while an asynchronous run is in flight. */
 CDP__DT bool cdp__dt_running(const cdp_plan *p) {
@@ -3907,11 +3909,10 @@ CDP__DT void cdp__dt_scratch_trim(cdp__dt_root *root, uint64_t below) {
     }
 }
 
-/* Finds memory for the plan, at best some that is idle; makes it if there is none, or none that is
-   idle and `idle` says that it must be. */
-CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch **out) {
-    cdp__dt_root *root = p->mesh->root;
-    const uint64_t bytes = p->scratch_used;
+/* Finds so many bytes, at best some that are idle; makes them if there are none, or none that are
+   idle and `idle` says that they must be. */
+CDP__DT cdp_status cdp__dt_scratch_find(
+    cdp__dt_root *root, uint64_t bytes, bool idle, cdp__dt_scratch **out) {
     *out = NULL;
     for (cdp__dt_scratch *s = root->scratch; s; s = s->next) {
         if (s->bytes < bytes || (idle && !cdp__dt_scratch_idle(s))) continue;
@@ -3923,7 +3924,7 @@ CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch 
     uint8_t *at = s ? (uint8_t *)cdp__dt_group_memory(root->group, bytes) : NULL;
     if (!at) {
         cdp__dt_free(root->os, s);
-        return cdp__dt_nomem("the scratch memory of a plan", bytes);
+        return cdp__dt_nomem("the scratch memory of a plan or layer", bytes);
     }
     s->at = at;
     s->bytes = bytes;
@@ -3936,7 +3937,8 @@ CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch 
 /* Makes sure that a run of this plan alone finds memory. */
 CDP__DT cdp_status cdp__dt_scratch_reserve(cdp_plan *p) {
     cdp__dt_scratch *s;
-    return p->scratch_used ? cdp__dt_scratch_find(p, false, &s) : CDP_OK;
+    return p->scratch_used ? cdp__dt_scratch_find(p->mesh->root, p->scratch_used, false, &s)
+                           : CDP_OK;
 }
 
 /* Takes memory for a run. */
@@ -3944,7 +3946,7 @@ CDP__DT cdp_status cdp__dt_scratch_take(cdp_plan *p) {
     cdp__dt_scratch *s;
     p->scratch = NULL;
     if (!p->scratch_used) return CDP_OK;
-    const cdp_status st = cdp__dt_scratch_find(p, true, &s);
+    const cdp_status st = cdp__dt_scratch_find(p->mesh->root, p->scratch_used, true, &s);
     if (st != CDP_OK) return st;
     s->user = p;
     s->link = p->link;
@@ -3963,6 +3965,21 @@ CDP__DT void cdp__dt_scratch_give(cdp_plan *p, bool gone) {
         s->held = s->held || cdp__dt_running(p);
         s->user = NULL;
     }
+}
+
+/* Takes memory for a call that ends before it returns, see cdp__dt_scratch_back(). */
+CDP__DT cdp_status cdp__dt_scratch_lend(
+    cdp__dt_root *root, cdp__dt_link *link, uint64_t bytes, cdp__dt_scratch **out) {
+    const cdp_status st = cdp__dt_scratch_find(root, bytes, true, out);
+    if (st != CDP_OK) return st;
+    (*out)->user = NULL;
+    (*out)->link = link;
+    (*out)->held = true;
+    return CDP_OK;
+}
+
+CDP__DT void cdp__dt_scratch_back(cdp__dt_scratch *s) {
+    if (s) s->held = cdp_group_status(s->link->group) != CDP_OK;
 }
 
 /* ---- >>dtensor/phases: what one rank does in a stage ----------------------------------------- */
@@ -8223,7 +8240,10 @@ struct cdp_tp {
     cdp_edge *in, *out, *weight, *bias; /* the last two: sums of gradients, SEQUENCE alone */
     bool in_same, out_same;             /* x is used as it is; y is made as it is */
     bool gathered;                      /* `used` holds x of the last forward */
-    void *used, *made, *grad_used, *sums, *sums_out;
+    void *used;
+    void *made, *grad_used, *sums, *sums_out; /* in `room`, during a call */
+    cdp__dt_scratch *room;
+    uint64_t room_bytes;
 };
 
 CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
@@ -8336,20 +8356,65 @@ CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
     return st;
 }
 
-/* Allocates memory that the layer keeps. */
+/* The arrays of a call follow one another; returns the place of the next one. */
+CDP__DT void *cdp__dt_tp_part(uint8_t *room, uint64_t *at, const cdp_layout *l) {
+    void *const part = room ? room + *at : NULL;
+    *at += (cdp__dt_local_bytes(l) + 64) / 64 * 64;
+    return part;
+}
+
+/* Places the arrays of a call in its memory. Returns how many bytes they have. */
+CDP__DT uint64_t cdp__dt_tp_place(cdp_tp *tp, uint8_t *room) {
+    const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    uint64_t at = 0;
+    if (!tp->out_same) tp->made = cdp__dt_tp_part(room, &at, &tp->l.made);
+    if (wanted && !cdp_layout_same(&e->grad_in, &e->grad_out))
+        tp->grad_used = cdp__dt_tp_part(room, &at, &tp->l.used);
+    if (tp->weight) tp->sums = cdp__dt_tp_part(room, &at, &tp->l.weight);
+    if (tp->weight) tp->sums_out = cdp__dt_tp_part(room, &at, &tp->l.weight);
+    return at;
+}
+
+/* Takes the memory of a call, and gives it back. */
+CDP__DT cdp_status cdp__dt_tp_take(cdp_tp *tp) {
+    tp->room = NULL;
+    if (!tp->room_bytes) return CDP_OK;
+    const cdp_status st =
+        cdp__dt_scratch_lend(tp->root, tp->desc.mesh->all, tp->room_bytes, &tp->room);
+    if (st == CDP_OK) (void)cdp__dt_tp_place(tp, tp->room->at);
+    return st;
+}
+CDP__DT void cdp__dt_tp_give(cdp_tp *tp) {
+    cdp__dt_scratch_back(tp->room);
+    tp->room = NULL;
+    tp->made = tp->grad_used = tp->sums = tp->sums_out = NULL;
+}
+
+/* Makes sure that the plans of an edge find memory beside that of a call. */
+CDP__DT cdp_status cdp__dt_tp_beside(const cdp_tp *tp, const cdp_edge *e) {
+    const cdp_plan *const plans[2] = {e ? e->forward.plan : NULL, e ? e->backward.plan : NULL};
+    cdp__dt_scratch *s;
+    cdp_status st = CDP_OK;
+    for (uint32_t i = 0; st == CDP_OK && i < 2; ++i)
+        if (plans[i] && plans[i]->scratch_used)
+            st = cdp__dt_scratch_find(tp->root, plans[i]->scratch_used, true, &s);
+    return st;
+}
+
+/* Allocates the memory that the layer keeps, and that of a call, which layers share. */
 CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
-    cdp_group *g = tp->desc.mesh->all ? tp->desc.mesh->all->group : NULL;
+    const cdp_edge *const edges[4] = {tp->in, tp->out, tp->weight, tp->bias};
     const uint64_t used = cdp__dt_local_bytes(&tp->l.used) + 1;
-    const uint64_t made = cdp__dt_local_bytes(&tp->l.made) + 1;
-    const uint64_t sums = tp->weight ? cdp__dt_local_bytes(&tp->l.weight) + 1 : 0;
-    bool ok = true;
-    if (!g) return CDP_OK;
-    if (!tp->in_same) ok = (tp->used = cdp__dt_group_memory(g, used)) != NULL;
-    if (ok && !tp->out_same) ok = (tp->made = cdp__dt_group_memory(g, made)) != NULL;
-    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp__dt_group_memory(g, used)) != NULL;
-    if (ok && sums) ok = (tp->sums = cdp__dt_group_memory(g, sums)) != NULL;
-    if (ok && sums) ok = (tp->sums_out = cdp__dt_group_memory(g, sums)) != NULL;
-    return ok ? CDP_OK : cdp__dt_nomem("a tensor-parallel layer", 2 * used + made + 2 * sums);
+    if (!tp->desc.mesh->all) return CDP_OK;
+    tp->room_bytes = cdp__dt_tp_place(tp, NULL);
+    if (!tp->in_same) tp->used = cdp__dt_group_memory(tp->desc.mesh->all->group, used);
+    if (!tp->in_same && !tp->used) return cdp__dt_nomem("a tensor-parallel layer", used);
+    cdp_status st = cdp__dt_tp_take(tp);
+    for (uint32_t i = 0; st == CDP_OK && i < 4; ++i)
+        st = cdp__dt_tp_beside(tp, edges[i]);
+    cdp__dt_tp_give(tp);
+    return st;
 }
 
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
@@ -8357,10 +8422,6 @@ CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
-        cdp__dt_retire(tp->root, link, tp->made);
-        cdp__dt_retire(tp->root, link, tp->grad_used);
-        cdp__dt_retire(tp->root, link, tp->sums);
-        cdp__dt_retire(tp->root, link, tp->sums_out);
     }
     cdp_edge_destroy(tp->in);
     cdp_edge_destroy(tp->out);
@@ -8477,16 +8538,14 @@ CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
     return cdp__error_again(f->status, &f->why);
 }
 
-CDP_API cdp_status cdp_tp_forward(
-    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
-    cdp__dt_fault fault;
-    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
-    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
-    memset(&fault, 0, sizeof fault);
+/* Runs the messages of the forward pass, and the computation between them. */
+CDP__DT cdp_status cdp__dt_tp_ahead(
+    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y, cdp__dt_fault *fault) {
+    cdp_status st = CDP_OK;
     if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st != CDP_OK) return st;
     tp->gathered = true;
-    cdp__dt_fault_keep(&fault,
+    cdp__dt_fault_keep(fault,
         cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
@@ -8495,6 +8554,18 @@ CDP_API cdp_status cdp_tp_forward(
         if (box.size[0] && box.size[1])
             cdp__dt_add_bias(tp->desc.dtype, y, box.size[0], box.size[1], bias, box.start[1]);
     }
+    return st;
+}
+
+CDP_API cdp_status cdp_tp_forward(
+    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
+    cdp__dt_fault fault;
+    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
+    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    memset(&fault, 0, sizeof fault);
+    st = cdp__dt_tp_take(tp);
+    if (st == CDP_OK) st = cdp__dt_tp_ahead(tp, x, w, bias, y, &fault);
+    cdp__dt_tp_give(tp);
     return cdp__dt_verdict(&fault, st);
 }
 
@@ -8583,7 +8654,9 @@ CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, con
     cdp__dt_counter *c = tp->root->counter;
     memset(&fault, 0, sizeof fault);
     if (c) ++c->backward;
-    st = cdp__dt_tp_back(tp, x, w, grad_y, grad_x, grad_w, grad_bias, &fault);
+    st = cdp__dt_tp_take(tp);
+    if (st == CDP_OK) st = cdp__dt_tp_back(tp, x, w, grad_y, grad_x, grad_w, grad_bias, &fault);
+    cdp__dt_tp_give(tp);
     if (c) --c->backward;
     return cdp__dt_verdict(&fault, st);
 }

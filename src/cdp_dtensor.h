@@ -142,7 +142,9 @@
         what a collective allocates in its group, and asynchronous ones: the first one of a plan,
         and scratch memory for more runs at one time; asynchronous runs of several plans at a time
         may need more messages in flight than any one of them: see cdp_group_reserve. A layer
-        allocates when it is made; cdp_cross_entropy in each call.
+        allocates when it is made: the x that it gathers, unless it is all here, is its own; what
+        else it needs during a call is scratch memory, too. cdp_cross_entropy allocates in each
+        call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout

@@ -60,13 +60,13 @@ typedef struct cdp__dt_link {
     uint32_t *ranks;
 } cdp__dt_link;
 
-/* Memory that plans of a root use while they run, one after the other. */
+/* Memory that plans and layers of a root use while they run, one after the other. */
 typedef struct cdp__dt_scratch {
     struct cdp__dt_scratch *next;
     uint8_t *at;
     uint64_t bytes;
     cdp__dt_link *link; /* of its last user */
-    cdp_plan *user;     /* the last one; NULL: it is gone */
+    cdp_plan *user;     /* the last one; NULL: it is gone, or was a layer */
     bool held;          /* a run has not returned, or its group has failed */
 } cdp__dt_scratch;
 

@@ -1,7 +1,7 @@
-/* dtensor/scratch.h - memory that plans use while they run
+/* dtensor/scratch.h - memory that plans and layers use while they run
 
-   Knows: plans and the root of their meshes. Promises: plans that do not run at one time use the
-   same memory; memory that a failed group may still access is not used again. */
+   Knows: plans and the root of their meshes. Promises: what does not run at one time uses the same
+   memory; memory that a failed group may still access is not used again. */
 #ifndef CDP_SRC_DTENSOR_SCRATCH_H
 #define CDP_SRC_DTENSOR_SCRATCH_H
 
@@ -39,11 +39,10 @@ CDP__DT void cdp__dt_scratch_trim(cdp__dt_root *root, uint64_t below) {
     }
 }
 
-/* Finds memory for the plan, at best some that is idle; makes it if there is none, or none that is
-   idle and `idle` says that it must be. */
-CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch **out) {
-    cdp__dt_root *root = p->mesh->root;
-    const uint64_t bytes = p->scratch_used;
+/* Finds so many bytes, at best some that are idle; makes them if there are none, or none that are
+   idle and `idle` says that they must be. */
+CDP__DT cdp_status cdp__dt_scratch_find(
+    cdp__dt_root *root, uint64_t bytes, bool idle, cdp__dt_scratch **out) {
     *out = NULL;
     for (cdp__dt_scratch *s = root->scratch; s; s = s->next) {
         if (s->bytes < bytes || (idle && !cdp__dt_scratch_idle(s))) continue;
@@ -55,7 +54,7 @@ CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch 
     uint8_t *at = s ? (uint8_t *)cdp__dt_group_memory(root->group, bytes) : NULL;
     if (!at) {
         cdp__dt_free(root->os, s);
-        return cdp__dt_nomem("the scratch memory of a plan", bytes);
+        return cdp__dt_nomem("the scratch memory of a plan or layer", bytes);
     }
     s->at = at;
     s->bytes = bytes;
@@ -68,7 +67,8 @@ CDP__DT cdp_status cdp__dt_scratch_find(cdp_plan *p, bool idle, cdp__dt_scratch 
 /* Makes sure that a run of this plan alone finds memory. */
 CDP__DT cdp_status cdp__dt_scratch_reserve(cdp_plan *p) {
     cdp__dt_scratch *s;
-    return p->scratch_used ? cdp__dt_scratch_find(p, false, &s) : CDP_OK;
+    return p->scratch_used ? cdp__dt_scratch_find(p->mesh->root, p->scratch_used, false, &s)
+                           : CDP_OK;
 }
 
 /* Takes memory for a run. */
@@ -76,7 +76,7 @@ CDP__DT cdp_status cdp__dt_scratch_take(cdp_plan *p) {
     cdp__dt_scratch *s;
     p->scratch = NULL;
     if (!p->scratch_used) return CDP_OK;
-    const cdp_status st = cdp__dt_scratch_find(p, true, &s);
+    const cdp_status st = cdp__dt_scratch_find(p->mesh->root, p->scratch_used, true, &s);
     if (st != CDP_OK) return st;
     s->user = p;
     s->link = p->link;
@@ -95,6 +95,21 @@ CDP__DT void cdp__dt_scratch_give(cdp_plan *p, bool gone) {
         s->held = s->held || cdp__dt_running(p);
         s->user = NULL;
     }
+}
+
+/* Takes memory for a call that ends before it returns, see cdp__dt_scratch_back(). */
+CDP__DT cdp_status cdp__dt_scratch_lend(
+    cdp__dt_root *root, cdp__dt_link *link, uint64_t bytes, cdp__dt_scratch **out) {
+    const cdp_status st = cdp__dt_scratch_find(root, bytes, true, out);
+    if (st != CDP_OK) return st;
+    (*out)->user = NULL;
+    (*out)->link = link;
+    (*out)->held = true;
+    return CDP_OK;
+}
+
+CDP__DT void cdp__dt_scratch_back(cdp__dt_scratch *s) {
+    if (s) s->held = cdp_group_status(s->link->group) != CDP_OK;
 }
 
 #endif /* CDP_SRC_DTENSOR_SCRATCH_H */

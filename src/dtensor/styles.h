@@ -27,6 +27,7 @@
 #include "grid.h"
 #include "cuts.h"
 #include "meshes.h"
+#include "scratch.h"
 #include "tensors.h"
 #include "edges.h"
 #include "operators.h"
@@ -43,7 +44,10 @@ struct cdp_tp {
     cdp_edge *in, *out, *weight, *bias; /* the last two: sums of gradients, SEQUENCE alone */
     bool in_same, out_same;             /* x is used as it is; y is made as it is */
     bool gathered;                      /* `used` holds x of the last forward */
-    void *used, *made, *grad_used, *sums, *sums_out;
+    void *used;
+    void *made, *grad_used, *sums, *sums_out; /* in `room`, during a call */
+    cdp__dt_scratch *room;
+    uint64_t room_bytes;
 };
 
 CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
@@ -156,20 +160,65 @@ CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
     return st;
 }
 
-/* Allocates memory that the layer keeps. */
+/* The arrays of a call follow one another; returns the place of the next one. */
+CDP__DT void *cdp__dt_tp_part(uint8_t *room, uint64_t *at, const cdp_layout *l) {
+    void *const part = room ? room + *at : NULL;
+    *at += (cdp__dt_local_bytes(l) + 64) / 64 * 64;
+    return part;
+}
+
+/* Places the arrays of a call in its memory. Returns how many bytes they have. */
+CDP__DT uint64_t cdp__dt_tp_place(cdp_tp *tp, uint8_t *room) {
+    const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    uint64_t at = 0;
+    if (!tp->out_same) tp->made = cdp__dt_tp_part(room, &at, &tp->l.made);
+    if (wanted && !cdp_layout_same(&e->grad_in, &e->grad_out))
+        tp->grad_used = cdp__dt_tp_part(room, &at, &tp->l.used);
+    if (tp->weight) tp->sums = cdp__dt_tp_part(room, &at, &tp->l.weight);
+    if (tp->weight) tp->sums_out = cdp__dt_tp_part(room, &at, &tp->l.weight);
+    return at;
+}
+
+/* Takes the memory of a call, and gives it back. */
+CDP__DT cdp_status cdp__dt_tp_take(cdp_tp *tp) {
+    tp->room = NULL;
+    if (!tp->room_bytes) return CDP_OK;
+    const cdp_status st =
+        cdp__dt_scratch_lend(tp->root, tp->desc.mesh->all, tp->room_bytes, &tp->room);
+    if (st == CDP_OK) (void)cdp__dt_tp_place(tp, tp->room->at);
+    return st;
+}
+CDP__DT void cdp__dt_tp_give(cdp_tp *tp) {
+    cdp__dt_scratch_back(tp->room);
+    tp->room = NULL;
+    tp->made = tp->grad_used = tp->sums = tp->sums_out = NULL;
+}
+
+/* Makes sure that the plans of an edge find memory beside that of a call. */
+CDP__DT cdp_status cdp__dt_tp_beside(const cdp_tp *tp, const cdp_edge *e) {
+    const cdp_plan *const plans[2] = {e ? e->forward.plan : NULL, e ? e->backward.plan : NULL};
+    cdp__dt_scratch *s;
+    cdp_status st = CDP_OK;
+    for (uint32_t i = 0; st == CDP_OK && i < 2; ++i)
+        if (plans[i] && plans[i]->scratch_used)
+            st = cdp__dt_scratch_find(tp->root, plans[i]->scratch_used, true, &s);
+    return st;
+}
+
+/* Allocates the memory that the layer keeps, and that of a call, which layers share. */
 CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
-    cdp_group *g = tp->desc.mesh->all ? tp->desc.mesh->all->group : NULL;
+    const cdp_edge *const edges[4] = {tp->in, tp->out, tp->weight, tp->bias};
     const uint64_t used = cdp__dt_local_bytes(&tp->l.used) + 1;
-    const uint64_t made = cdp__dt_local_bytes(&tp->l.made) + 1;
-    const uint64_t sums = tp->weight ? cdp__dt_local_bytes(&tp->l.weight) + 1 : 0;
-    bool ok = true;
-    if (!g) return CDP_OK;
-    if (!tp->in_same) ok = (tp->used = cdp__dt_group_memory(g, used)) != NULL;
-    if (ok && !tp->out_same) ok = (tp->made = cdp__dt_group_memory(g, made)) != NULL;
-    if (ok && !tp->desc.embedding) ok = (tp->grad_used = cdp__dt_group_memory(g, used)) != NULL;
-    if (ok && sums) ok = (tp->sums = cdp__dt_group_memory(g, sums)) != NULL;
-    if (ok && sums) ok = (tp->sums_out = cdp__dt_group_memory(g, sums)) != NULL;
-    return ok ? CDP_OK : cdp__dt_nomem("a tensor-parallel layer", 2 * used + made + 2 * sums);
+    if (!tp->desc.mesh->all) return CDP_OK;
+    tp->room_bytes = cdp__dt_tp_place(tp, NULL);
+    if (!tp->in_same) tp->used = cdp__dt_group_memory(tp->desc.mesh->all->group, used);
+    if (!tp->in_same && !tp->used) return cdp__dt_nomem("a tensor-parallel layer", used);
+    cdp_status st = cdp__dt_tp_take(tp);
+    for (uint32_t i = 0; st == CDP_OK && i < 4; ++i)
+        st = cdp__dt_tp_beside(tp, edges[i]);
+    cdp__dt_tp_give(tp);
+    return st;
 }
 
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
@@ -177,10 +226,6 @@ CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
-        cdp__dt_retire(tp->root, link, tp->made);
-        cdp__dt_retire(tp->root, link, tp->grad_used);
-        cdp__dt_retire(tp->root, link, tp->sums);
-        cdp__dt_retire(tp->root, link, tp->sums_out);
     }
     cdp_edge_destroy(tp->in);
     cdp_edge_destroy(tp->out);
@@ -297,16 +342,14 @@ CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
     return cdp__error_again(f->status, &f->why);
 }
 
-CDP_API cdp_status cdp_tp_forward(
-    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
-    cdp__dt_fault fault;
-    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
-    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
-    memset(&fault, 0, sizeof fault);
+/* Runs the messages of the forward pass, and the computation between them. */
+CDP__DT cdp_status cdp__dt_tp_ahead(
+    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y, cdp__dt_fault *fault) {
+    cdp_status st = CDP_OK;
     if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st != CDP_OK) return st;
     tp->gathered = true;
-    cdp__dt_fault_keep(&fault,
+    cdp__dt_fault_keep(fault,
         cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
@@ -315,6 +358,18 @@ CDP_API cdp_status cdp_tp_forward(
         if (box.size[0] && box.size[1])
             cdp__dt_add_bias(tp->desc.dtype, y, box.size[0], box.size[1], bias, box.start[1]);
     }
+    return st;
+}
+
+CDP_API cdp_status cdp_tp_forward(
+    cdp_tp *tp, const void *x, const void *w, const void *bias, void *y) {
+    cdp__dt_fault fault;
+    cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
+    if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
+    memset(&fault, 0, sizeof fault);
+    st = cdp__dt_tp_take(tp);
+    if (st == CDP_OK) st = cdp__dt_tp_ahead(tp, x, w, bias, y, &fault);
+    cdp__dt_tp_give(tp);
     return cdp__dt_verdict(&fault, st);
 }
 
@@ -403,7 +458,9 @@ CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, con
     cdp__dt_counter *c = tp->root->counter;
     memset(&fault, 0, sizeof fault);
     if (c) ++c->backward;
-    st = cdp__dt_tp_back(tp, x, w, grad_y, grad_x, grad_w, grad_bias, &fault);
+    st = cdp__dt_tp_take(tp);
+    if (st == CDP_OK) st = cdp__dt_tp_back(tp, x, w, grad_y, grad_x, grad_w, grad_bias, &fault);
+    cdp__dt_tp_give(tp);
     if (c) --c->backward;
     return cdp__dt_verdict(&fault, st);
 }

@@ -464,6 +464,48 @@ TEST(layers_without_memory) {
     RUN(1, starved_run, NULL);
 }
 
+/* What layers need during a call is in the scratch memory of their mesh, once for all of them. */
+static void shared_run(cdp_group *g, void *arg) {
+    enum {
+        N = 12,
+        LAYERS = 9
+    };
+    static const cdp_tp_style styles[] = {CDP_TP_COLUMN, CDP_TP_ROW, CDP_TP_SEQUENCE};
+    cdp_mesh *m = line_of(g);
+    cdp_tp *tp[LAYERS];
+    float x[N * N] = {1}, w[N * N] = {2}, y[N * N], dx[N * N], dw[N * N] = {0}, db[N] = {0};
+    uint64_t bytes = 0, most = 0;
+    (void)arg;
+    for (uint32_t k = 0; k < LAYERS; ++k) {
+        const cdp_tp_desc d = {
+            .mesh = m, .style = styles[k % 3], .rows = N, .in_features = N, .out_features = N};
+        OK(cdp_tp_create(&d, &tp[k]));
+        most = cdp__max(most, tp[k]->room_bytes);
+    }
+    for (uint32_t turn = 0; turn < 2; ++turn) {
+        for (uint32_t k = 0; k < LAYERS; ++k) {
+            OK(cdp_tp_forward(tp[k], x, w, NULL, y));
+            OK(cdp_tp_backward(tp[k], x, w, y, dx, dw, db));
+            T(!tp[k]->made && !tp[k]->grad_used && !tp[k]->sums);
+        }
+        for (const cdp__dt_scratch *s = m->root->scratch; s; s = s->next) {
+            T(!s->held);
+            bytes += s->bytes;
+        }
+        T(bytes >= most && bytes <= 3 * most);
+        cdp_mesh_drop_plans(m);
+        T(!m->root->scratch);
+        bytes = 0;
+    }
+    for (uint32_t k = 0; k < LAYERS; ++k)
+        cdp_tp_destroy(tp[k]);
+    cdp_mesh_destroy(m);
+}
+
+TEST(layers_share_what_a_call_needs) {
+    RUN(3, shared_run, NULL);
+}
+
 TEST(counts_by_label) {
     mlp plain = {.allreduce = 1}, sequence = {true, 0, 1, 1};
     RUN(4, mlp_run, &plain);
@@ -1605,6 +1647,7 @@ int main(int argc, char **argv) {
         {"tables_equal_one_process", tables_equal_one_process, 60},
         {"tied_table_and_perceptron", tied_table_and_perceptron, 30},
         {"layers_without_memory", layers_without_memory, 20},
+        {"layers_share_what_a_call_needs", layers_share_what_a_call_needs, 20},
         {"counts_by_label", counts_by_label, 20},
         {"operations_have_names", operations_have_names, 20},
         {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},
