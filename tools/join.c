@@ -25,10 +25,10 @@ static int headers;        /* how many there are */
 static int header;         /* the one that is written now, to stdout */
 static const char *src;    /* the folder */
 
-typedef struct source {
-    FILE *f;
-    int file, number; /* of files[]; of the line */
+typedef struct source { /* a file that is read line by line */
+    int file, number;   /* of files[]; of the line */
     char line[1024];
+    FILE *f;
 } source;
 
 static void die(const source *s, const char *what, const char *name) {
@@ -37,17 +37,13 @@ static void die(const source *s, const char *what, const char *name) {
     exit(1);
 }
 
-static source open_source(int file) {
-    source s = {NULL, file, 0, ""};
-    snprintf(s.line, sizeof s.line, "%s/%s", src, files[file]);
-    s.f = fopen(s.line, "rb");
-    if (!s.f) die(&s, "cannot be opened", "");
-    return s;
-}
-
 /* Reads a line without its end. False: there is no more, and the file is closed. */
 static bool next_line(source *s) {
-    ++s->number;
+    if (!s->number++) {
+        snprintf(s->line, sizeof s->line, "%s/%s", src, files[s->file]);
+        s->f = fopen(s->line, "rb");
+        if (!s->f) die(s, "cannot be opened", "");
+    }
     if (fgets(s->line, sizeof s->line, s->f)) {
         if (strlen(s->line) + 1 == sizeof s->line) die(s, "is too long", "");
         s->line[strcspn(s->line, "\r\n")] = 0;
@@ -80,16 +76,16 @@ static void put_line(const char *line) {
     after_blank = !*line;
 }
 
-/* A part begins with "/x path - title". Writes its mark; returns whether the comment goes on. */
+/* A part begins with "/x path - title". Writes its mark, of 100 columns; returns whether the comment
+   goes on. */
 static bool put_mark(source *s) {
-    char path[128] = "", *end = strstr(s->line, " */");
-    int title = 0, used;
+    const char *path = files[s->file], *title = strstr(s->line, " - ");
+    char *end = strstr(s->line, " */");
+    int used;
+    if (!title) die(s, "should begin a comment with the path, a dash, and what the file is", "");
     if (end) *end = 0;
-    sscanf(s->line, "/* %127s - %n", path, &title);
-    if (!title || strcmp(path, files[s->file]))
-        die(s, "should begin a comment with the path, a dash, and what the file is", "");
-    used = printf("/* ---- >>%.*s: %s ", (int)strlen(path) - 2, path, s->line + title);
-    for (; used < 97; ++used) /* so that the mark has 100 columns */
+    used = printf("/* ---- >>%.*s: %s ", (int)strlen(path) - 2, path, title + 3);
+    for (; used < 97; ++used)
         putchar('-');
     put_line(" */");
     put_line("");
@@ -98,7 +94,7 @@ static bool put_mark(source *s) {
 
 static void put_part(int part) {
     const bool shared = in[part] & (in[part] - 1); /* more than one bit */
-    source s = open_source(part);
+    source s = {.file = part};
     bool in_head = next_line(&s) && put_mark(&s);
     while (next_line(&s)) {
         const int i = included(&s);
@@ -106,10 +102,8 @@ static void put_part(int part) {
         if (i >= 0 && !(in[i] & reach[header]))
             die(&s, "includes what is no earlier part of it: ", files[i]);
         if (i >= 0 || (guard && !shared)) continue;
-        if (in_head && *s.line) {
-            memcpy(s.line, "/* ", 3);
-            in_head = false;
-        }
+        if (in_head && *s.line) memcpy(s.line, "/* ", 3);
+        in_head = in_head && !*s.line;
         put_line(s.line);
     }
     put_line("");
@@ -139,7 +133,7 @@ static void put_include(const char *line, int other) {
 }
 
 static void join(const char *to) {
-    source s = open_source(header);
+    source s = {.file = header};
     bool manual = true;
     char path[1024];
     snprintf(path, sizeof path, "%s/%s", to, files[header]);
