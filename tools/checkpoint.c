@@ -111,29 +111,51 @@ static int verify(const char *path) {
     return bad ? 1 : 0;
 }
 
+/* ---- elements ---- */
+
+/* The elements of an entry, some rows at a time. */
+typedef struct rows {
+    uint64_t left, most, row; /* rows; most: at a time; row: its bytes */
+    uint64_t bytes, room;     /* of the rows in `box`; of the most rows that are ever there */
+    cdp_box box;
+} rows;
+
+static rows rows_of(const cdp_ckpt_reader *r, uint32_t i) {
+    const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+    rows w;
+    memset(&w, 0, sizeof w);
+    w.left = e.ndim ? e.shape[0] : 1;
+    if (!e.bytes) w.left = 0;
+    w.row = w.left ? e.bytes / w.left : 0;
+    w.most = w.row && w.row < (8u << 20) ? (8u << 20) / w.row : 1;
+    w.room = w.most * w.row + 1;
+    memcpy(w.box.size, e.shape, sizeof w.box.size);
+    w.box.size[0] = 0;
+    return w;
+}
+
+/* The next rows, in the bar also those before. False: there are no more. */
+static bool rows_next(rows *w) {
+    bar(w->bytes);
+    w->box.start[0] += w->box.size[0];
+    w->box.size[0] = w->left < w->most ? w->left : w->most;
+    w->left -= w->box.size[0];
+    w->bytes = w->box.size[0] * w->row;
+    return w->bytes != 0;
+}
+
 /* ---- two of them ---- */
 
-/* Compares elements, some rows at a time. Returns 0: equal, 1: different, -1: not readable. */
+/* Compares elements. Returns 0: equal, 1: different, -1: not readable. */
 static int compare_rows(cdp_ckpt_reader *a, uint32_t i, cdp_ckpt_reader *b, uint32_t k) {
-    const cdp_ckpt_entry e = cdp_ckpt_entry_at(a, i);
-    const uint64_t rows = e.ndim ? e.shape[0] : 1, row = rows ? e.bytes / rows : 0;
-    const uint64_t most = row && row < (8u << 20) ? (8u << 20) / row : 1;
-    char *const x = (char *)malloc((size_t)(most * row) + 1);
-    char *const y = (char *)malloc((size_t)(most * row) + 1);
+    rows w = rows_of(a, i);
+    char *const x = (char *)malloc((size_t)w.room), *const y = (char *)malloc((size_t)w.room);
     int result = x && y ? 0 : -1;
-    for (uint64_t at = 0; result == 0 && e.bytes && at < rows; at += most) {
-        const uint64_t n = rows - at < most ? rows - at : most;
-        cdp_box box;
-        memset(&box, 0, sizeof box);
-        memcpy(box.size, e.shape, sizeof box.size);
-        box.start[0] = at;
-        box.size[0] = n;
-        if (cdp_ckpt_read(a, i, e.ndim ? &box : NULL, x) != CDP_OK
-            || cdp_ckpt_read(b, k, e.ndim ? &box : NULL, y) != CDP_OK)
+    while (result == 0 && rows_next(&w)) {
+        if (cdp_ckpt_read(a, i, &w.box, x) != CDP_OK || cdp_ckpt_read(b, k, &w.box, y) != CDP_OK)
             result = -1;
-        else if (memcmp(x, y, (size_t)(n * row)) != 0)
+        else if (memcmp(x, y, (size_t)w.bytes) != 0)
             result = 1;
-        bar(n * row);
     }
     free(x);
     free(y);
@@ -196,71 +218,38 @@ static bool merge_sums(cdp_ckpt_reader *r) {
     return true;
 }
 
-static void put_name(FILE *f, const char *name) {
-    fputc('"', f);
-    for (; *name; ++name) {
-        const unsigned char c = (unsigned char)*name;
-        if (c < ' ')
-            fprintf(f, "\\u%04x", c);
-        else
-            fprintf(f, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+/* Writes the header of a file that has all tensors. */
+static bool merge_header(const cdp_ckpt_reader *r, FILE *f) {
+    cdp__ck_table one = r->t; /* with the same texts */
+    bool ok = false;
+    one.entries = (cdp__ck_entry *)malloc((size_t)r->t.count * sizeof *one.entries + 1);
+    one.count = 0;
+    for (uint64_t i = 0; one.entries && i < r->t.count; ++i) {
+        if (r->t.entries[i].blob) continue;
+        one.entries[one.count] = r->t.entries[i];
+        one.entries[one.count++].file = 0;
     }
-    fputc('"', f);
-}
-
-/* The dtype as the format has it: F32, and F8_E4M3 for f8e4m3. */
-static void put_dtype(FILE *f, cdp_dtype t) {
-    for (const char *at = cdp_dtype_name(t); *at; ++at)
-        fprintf(f, *at == 'e' ? "_%c" : "%c", *at >= 'a' && *at <= 'z' ? *at - 'a' + 'A' : *at);
-}
-
-/* The length of the header is written in place when it is known. */
-static bool merge_header(cdp_ckpt_reader *r, FILE *f) {
-    uint64_t at = 0;
-    fprintf(f, "%8s{\"__metadata__\":{\"format\":\"pt\"}", "");
-    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
-        const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
-        if (e.blob) continue;
-        fputc(',', f);
-        put_name(f, e.name);
-        fprintf(f, ":{\"dtype\":\"");
-        put_dtype(f, e.dtype);
-        fprintf(f, "\",\"shape\":[");
-        for (uint32_t d = 0; d < e.ndim; ++d)
-            fprintf(f, d ? ",%llu" : "%llu", (unsigned long long)e.shape[d]);
-        fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
-            (unsigned long long)(at + e.bytes));
-        at += e.bytes;
+    const size_t bytes = one.entries ? (size_t)cdp__ck_header_bytes(&one, 0) : 0;
+    uint8_t *const header = (uint8_t *)malloc(bytes + 1);
+    if (one.entries && header) {
+        cdp__ck_fill_header(&one, 0, header, bytes);
+        ok = fwrite(header, 1, bytes, f) == bytes;
     }
-    fputc('}', f);
-    while (ftell(f) > 0 && ftell(f) % 8)
-        fputc(' ', f);
-    const long end = ftell(f);
-    if (end < 8 || fseek(f, 0, SEEK_SET) != 0) return false;
-    for (uint32_t k = 0; k < 8; ++k)
-        fputc((int)((uint64_t)(end - 8) >> (8 * k) & 255), f);
-    return fseek(f, end, SEEK_SET) == 0 && !ferror(f);
+    free(one.entries);
+    free(header);
+    return ok;
 }
 
-/* Copies a tensor, some rows at a time. Returns 0, 1: not written, -1: not readable. */
+/* Copies a tensor. Returns 0, 1: not written, -1: not readable. */
 static int merge_rows(cdp_ckpt_reader *r, uint32_t i, FILE *f) {
-    const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
-    const uint64_t rows = e.ndim ? e.shape[0] : 1, row = rows ? e.bytes / rows : 0;
-    const uint64_t most = row && row < (8u << 20) ? (8u << 20) / row : 1;
-    char *const x = (char *)malloc((size_t)(most * row) + 1);
+    rows w = rows_of(r, i);
+    char *const x = (char *)malloc((size_t)w.room);
     int result = x ? 0 : 1;
-    for (uint64_t at = 0; result == 0 && e.bytes && at < rows; at += most) {
-        const uint64_t n = rows - at < most ? rows - at : most;
-        cdp_box box;
-        memset(&box, 0, sizeof box);
-        memcpy(box.size, e.shape, sizeof box.size);
-        box.start[0] = at;
-        box.size[0] = n;
-        if (cdp_ckpt_read(r, i, e.ndim ? &box : NULL, x) != CDP_OK)
+    while (result == 0 && rows_next(&w)) {
+        if (cdp_ckpt_read(r, i, &w.box, x) != CDP_OK)
             result = -1;
-        else if (fwrite(x, 1, (size_t)(n * row), f) != n * row)
+        else if (fwrite(x, 1, (size_t)w.bytes, f) != w.bytes)
             result = 1;
-        bar(n * row);
     }
     free(x);
     return result;
