@@ -21379,8 +21379,7 @@ CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_
         if (c->streams && st == CDP_ERR_INVALID) c->streams[0].channel = 0;
         cdp__channel_free(c);
         cdp__leave(g);
-        *cdp__error_slot() = e;
-        return st;
+        return cdp__error_again(st, &e);
     }
     *out = c;
     cdp__leave(c->g);

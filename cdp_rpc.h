@@ -6476,10 +6476,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     }
     cdp__rpc_lock(rpc);
     if (st == CDP_OK) st = cdp__rpc_sum_wait(rpc, &sum, then, patience);
-    if (st == CDP_OK && sum.status != CDP_OK) {
-        *cdp__error_slot() = sum.error;
-        st = sum.status;
-    }
+    if (st == CDP_OK && sum.status != CDP_OK) return cdp__error_again(sum.status, &sum.error);
     return st;
 }
 
@@ -7286,11 +7283,11 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
         cdp__rpc_start_undo(rpc, s, c, st);
-        *cdp__error_slot() = e;
-    } else if (s->desc->one_way && c->used && c->call == s->call && s->call) {
-        cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);
+        return cdp__error_again(st, &e);
     }
-    return st;
+    if (s->desc->one_way && c->used && c->call == s->call && s->call)
+        cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);
+    return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) {
@@ -7408,8 +7405,7 @@ CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
 }
 
 CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
-    if (call->status != CDP_OK) *cdp__error_slot() = call->error;
-    return call->status;
+    return call->status == CDP_OK ? CDP_OK : cdp__error_again(call->status, &call->error);
 }
 
 /* True if the rpc of the call was destroyed, which has ended the call. */
@@ -7493,8 +7489,7 @@ CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
         first = st;
         e = *cdp_last_error();
     }
-    if (first != CDP_OK) *cdp__error_slot() = e;
-    return first;
+    return first == CDP_OK ? CDP_OK : cdp__error_again(first, &e);
 }
 
 typedef struct cdp__calls {
@@ -7880,8 +7875,7 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_failed(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp
     const cdp_error e = *cdp_last_error();
     cdp__rpc_answer_fail(rpc, rq, st, CDP_RAN_YES, 0, e.text);
     cdp__rpc_leave(rpc);
-    *cdp__error_slot() = e;
-    return st;
+    return cdp__error_again(st, &e);
 }
 
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results) {
@@ -8168,7 +8162,7 @@ CDP_API cdp_status cdp_ctx_op(cdp_ctx *ctx, const cdp_ctx_op_desc *desc) {
     if (st != CDP_OK && desc && desc->release) {
         const cdp_error e = *cdp_last_error();
         desc->release(desc->saved);
-        *cdp__error_slot() = e;
+        return cdp__error_again(st, &e);
     }
     return st;
 }
@@ -8276,10 +8270,7 @@ CDP__PRIVATE cdp_status cdp__ctx_drive(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t unti
         cdp__rpc_rq_close(rpc, rq);
     }
     ctx->fires_end = &ctx->fires;
-    if (ctx->failed) {
-        *cdp__error_slot() = ctx->why;
-        return ctx->why.status;
-    }
+    if (ctx->failed) return cdp__error_again(ctx->why.status, &ctx->why);
     if (!ctx->over)
         return cdp__fail(CDP_ERR_ABORTED,
             "cdp_ctx_backward: the context has ended, or its origin "
@@ -8992,8 +8983,7 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
         cdp_dist_optim_destroy(o);
-        *cdp__error_slot() = e;
-        return st;
+        return cdp__error_again(st, &e);
     }
     *out = o;
     return CDP_OK;
@@ -9083,8 +9073,7 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
         cdp__rpc_delist(rpc);
         cdp__rpc_free_parts(rpc);
         cdp__rpc_free(rpc);
-        *cdp__error_slot() = e;
-        return st;
+        return cdp__error_again(st, &e);
     }
     *out = rpc;
     return CDP_OK;

@@ -5912,10 +5912,7 @@ CDP__PRIVATE cdp_status cdp__client_connected(cdp__client *c) {
     /* not before the last will is sent: otherwise the server might not have it */
     if (c->state == CDP__CLIENT_READY && (!c->last_will_sent || !cdp__fifo_left(&c->out)))
         return CDP_OK;
-    if (c->state == CDP__CLIENT_BROKEN) {
-        *cdp__error_slot() = c->error;
-        return c->error.status;
-    }
+    if (c->state == CDP__CLIENT_BROKEN) return cdp__error_again(c->error.status, &c->error);
     return c->os->now_ns(c->os->user) < c->target.deadline_ns ? CDP_PENDING
                                                               : cdp__client_unreachable(c);
 }

@@ -11,6 +11,7 @@
 #include "../message/transport_api.h"
 #include "../group/collectives_api.h"
 #include "../base/compiler.h"
+#include "../base/kept_error.h"
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../message/deferred.h"
@@ -33,8 +34,7 @@ CDP__PRIVATE bool cdp__call_over(cdp_rpc *rpc, void *arg) {
 }
 
 CDP__PRIVATE cdp_status cdp__call_result(const cdp_call *call) {
-    if (call->status != CDP_OK) *cdp__error_slot() = call->error;
-    return call->status;
+    return call->status == CDP_OK ? CDP_OK : cdp__error_again(call->status, &call->error);
 }
 
 /* True if the rpc of the call was destroyed, which has ended the call. */
@@ -118,8 +118,7 @@ CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
         first = st;
         e = *cdp_last_error();
     }
-    if (first != CDP_OK) *cdp__error_slot() = e;
-    return first;
+    return first == CDP_OK ? CDP_OK : cdp__error_again(first, &e);
 }
 
 typedef struct cdp__calls {

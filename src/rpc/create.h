@@ -9,6 +9,7 @@
 #include "../base/error_api.h"
 #include "../group/group_api.h"
 #include "../base/basics.h"
+#include "../base/kept_error.h"
 #include "../base/text.h"
 #include "worker_api.h"
 #include "alive.h"
@@ -55,8 +56,7 @@ CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out) {
         cdp__rpc_delist(rpc);
         cdp__rpc_free_parts(rpc);
         cdp__rpc_free(rpc);
-        *cdp__error_slot() = e;
-        return st;
+        return cdp__error_again(st, &e);
     }
     *out = rpc;
     return CDP_OK;

@@ -12,6 +12,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
+#include "../base/kept_error.h"
 #include "../base/ended.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -223,7 +224,7 @@ CDP_API cdp_status cdp_ctx_op(cdp_ctx *ctx, const cdp_ctx_op_desc *desc) {
     if (st != CDP_OK && desc && desc->release) {
         const cdp_error e = *cdp_last_error();
         desc->release(desc->saved);
-        *cdp__error_slot() = e;
+        return cdp__error_again(st, &e);
     }
     return st;
 }
@@ -331,10 +332,7 @@ CDP__PRIVATE cdp_status cdp__ctx_drive(cdp_rpc *rpc, cdp_ctx *ctx, uint64_t unti
         cdp__rpc_rq_close(rpc, rq);
     }
     ctx->fires_end = &ctx->fires;
-    if (ctx->failed) {
-        *cdp__error_slot() = ctx->why;
-        return ctx->why.status;
-    }
+    if (ctx->failed) return cdp__error_again(ctx->why.status, &ctx->why);
     if (!ctx->over)
         return cdp__fail(CDP_ERR_ABORTED,
             "cdp_ctx_backward: the context has ended, or its origin "

@@ -11,6 +11,7 @@
 #include "../base/error_api.h"
 #include "../os/os_api.h"
 #include "../base/compiler.h"
+#include "../base/kept_error.h"
 #include "../base/ended.h"
 #include "../base/basics.h"
 #include "../text/format.h"
@@ -450,8 +451,7 @@ CDP_API cdp_status cdp_dist_optim_create(const cdp_optim_desc *desc, cdp_dist_op
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
         cdp_dist_optim_destroy(o);
-        *cdp__error_slot() = e;
-        return st;
+        return cdp__error_again(st, &e);
     }
     *out = o;
     return CDP_OK;

@@ -10,6 +10,7 @@
 #include "../base/error_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
+#include "../base/kept_error.h"
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../message/stream.h"
@@ -54,8 +55,7 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_failed(cdp_rpc *rpc, cdp__rpc_rq *rq, cdp
     const cdp_error e = *cdp_last_error();
     cdp__rpc_answer_fail(rpc, rq, st, CDP_RAN_YES, 0, e.text);
     cdp__rpc_leave(rpc);
-    *cdp__error_slot() = e;
-    return st;
+    return cdp__error_again(st, &e);
 }
 
 CDP_API cdp_status cdp_rpc_reply(cdp_rpc_request *request, const cdp_args *results) {

@@ -16,6 +16,7 @@
 #include "../group/works_api.h"
 #include "../channel/channel_api.h"
 #include "../base/compiler.h"
+#include "../base/kept_error.h"
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
@@ -264,10 +265,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     }
     cdp__rpc_lock(rpc);
     if (st == CDP_OK) st = cdp__rpc_sum_wait(rpc, &sum, then, patience);
-    if (st == CDP_OK && sum.status != CDP_OK) {
-        *cdp__error_slot() = sum.error;
-        st = sum.status;
-    }
+    if (st == CDP_OK && sum.status != CDP_OK) return cdp__error_again(sum.status, &sum.error);
     return st;
 }
 

@@ -9,6 +9,7 @@
 #include "../base/error_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
+#include "../base/kept_error.h"
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../group/deferred.h"
@@ -358,11 +359,11 @@ CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *
     if (st != CDP_OK) {
         const cdp_error e = *cdp_last_error();
         cdp__rpc_start_undo(rpc, s, c, st);
-        *cdp__error_slot() = e;
-    } else if (s->desc->one_way && c->used && c->call == s->call && s->call) {
-        cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);
+        return cdp__error_again(st, &e);
     }
-    return st;
+    if (s->desc->one_way && c->used && c->call == s->call && s->call)
+        cdp__rpc_end(rpc, c, CDP_OK, CDP_RAN_UNKNOWN, 0);
+    return CDP_OK;
 }
 
 CDP__PRIVATE cdp_status cdp__rpc_start_call(cdp_rpc *rpc, cdp__rpc_starting *s) {

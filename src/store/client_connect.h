@@ -11,6 +11,7 @@
 #include "../base/log_api.h"
 #include "../os/os_api.h"
 #include "../base/compiler.h"
+#include "../base/kept_error.h"
 #include "../base/basics.h"
 #include "../os/words.h"
 #include "../text/format.h"
@@ -392,10 +393,7 @@ CDP__PRIVATE cdp_status cdp__client_connected(cdp__client *c) {
     /* not before the last will is sent: otherwise the server might not have it */
     if (c->state == CDP__CLIENT_READY && (!c->last_will_sent || !cdp__fifo_left(&c->out)))
         return CDP_OK;
-    if (c->state == CDP__CLIENT_BROKEN) {
-        *cdp__error_slot() = c->error;
-        return c->error.status;
-    }
+    if (c->state == CDP__CLIENT_BROKEN) return cdp__error_again(c->error.status, &c->error);
     return c->os->now_ns(c->os->user) < c->target.deadline_ns ? CDP_PENDING
                                                               : cdp__client_unreachable(c);
 }
