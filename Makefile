@@ -127,7 +127,7 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	gcc -O2 $< -o $@ -pthread -lm
 
 # four examples train one model
-$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/23_slow_network $(BUILD)/24_fsdp $(BUILD)/26_gpt2 $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h
+$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/23_slow_network $(BUILD)/24_fsdp $(BUILD)/26_gpt2 $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h examples/options.h
 $(BUILD)/bench/fsdp: examples/24_fsdp.c
 $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 

@@ -24,6 +24,7 @@
 #include "../cdp_pipeline.h"
 
 #include "help.h"
+#include "options.h"
 #include "text_model.h"
 
 #define MAX_MICRO 64u
@@ -310,23 +311,6 @@ static bool train(cdp_group *world, cdp_pipeline *pipeline, stage *s) {
 
 /* ---- main ---- */
 
-static bool read_options(int argc, char **argv, char **path) {
-    for (int i = 1; i < argc; ++i) {
-        uint64_t *to = NULL;
-        if (strcmp(argv[i], "--steps") == 0) to = &run_of.steps;
-        if (strcmp(argv[i], "--micro") == 0) to = &run_of.micro;
-        if (strcmp(argv[i], "--layers") == 0) to = &plan_of.layers;
-        if (strcmp(argv[i], "--width") == 0) to = &plan_of.width;
-        if (argv[i][0] == '-' && (!to || i + 1 == argc)) return false;
-        if (to)
-            *to = strtoull(argv[++i], NULL, 10);
-        else
-            *path = argv[i];
-    }
-    plan_of.decay = run_of.steps;
-    return true;
-}
-
 static bool options_fit(uint32_t stages, reason *why) {
     if (run_of.micro < 1 || run_of.micro > MAX_MICRO || plan_of.batch % run_of.micro)
         return because(why, "--micro must be 1, 2, 4, 8, 16 or 32");
@@ -383,24 +367,26 @@ static bool train_in_stages(cdp_group *world, const corpus *text) {
 }
 
 int main(int argc, char **argv) {
-    if (help(argc, argv,
-            "11_pipeline: a transformer in stages, one on each rank, beside the same in one "
-            "process.\n"
-            "usage: [cdprun -n 4] ./pipeline [--steps N] [--micro N] [--layers N] [--width N] "
-            "[TEXT]"))
-        return 0;
-    char *path = NULL;
+    const char *const usage =
+        "11_pipeline: a transformer in stages, one on each rank, beside the same in one process.\n"
+        "usage: [cdprun -n 4] ./pipeline [--steps N] [--micro N] [--layers N] [--width N] [TEXT]";
+    const option options[] = {{"--steps", &run_of.steps, 1000000},
+        {"--micro", &run_of.micro, MAX_MICRO}, {"--layers", &plan_of.layers, 64},
+        {"--width", &plan_of.width, 4096}};
     corpus text = {0};
     cdp_group *world;
     reason why;
     bool single;
-    if (!read_options(argc, argv, &path)) {
-        fprintf(stderr, "pipeline [--steps N] [--micro N] [--layers N] [--width N] [TEXT]\n");
-        return argc == 2 && strcmp(argv[1], "--help") == 0 ? 0 : 2;
+    if (help(argc, argv, usage)) return 0;
+    const int at = read_options(argc, argv, options, 4);
+    if (!at) {
+        fprintf(stderr, "%s\n", usage);
+        return 2;
     }
+    plan_of.decay = run_of.steps;
     if (!join_world(&world, &single)) return 1;
     if (!options_fit(cdp_size(world), &why)
-        || !corpus_gather(&text, &path, path ? 1 : 0, argv[0], plan_of.context, &why)) {
+        || !corpus_gather(&text, argv + at, argc - at, argv[0], plan_of.context, &why)) {
         complain(&why);
         return 2;
     }

@@ -24,6 +24,7 @@
 #include "../cdp_tcp.h"
 #include "../cdp_fsdp.h"
 
+#include "options.h"
 #include "text_model.h"
 
 enum {
@@ -285,20 +286,11 @@ int main(int argc, char **argv) {
     corpus text = {0};
     reason why;
     bool alone, ok = true;
-    int at = 1;
-    for (; at < argc && !strncmp(argv[at], "--", 2); at += 2) {
-        const uint64_t n = at + 1 < argc ? strtoull(argv[at + 1], NULL, 10) : 0;
-        if (!strcmp(argv[at], "--help")) return usage(argv[0], 0);
-        if (!strcmp(argv[at], "--steps") && n <= MOST_STEPS)
-            first.steps = n;
-        else if (!strcmp(argv[at], "--layers") && n <= 1000)
-            first.plan.layers = n;
-        else if (!strcmp(argv[at], "--width") && n <= 4096 && n % 4 == 0)
-            first.plan.width = n;
-        else
-            return usage(argv[0], 2);
-        if (!n) return usage(argv[0], 2);
-    }
+    const option options[] = {{"--steps", &first.steps, MOST_STEPS},
+        {"--layers", &first.plan.layers, 1000}, {"--width", &first.plan.width, 4096}};
+    if (argc > 1 && !strcmp(argv[1], "--help")) return usage(argv[0], 0);
+    const int at = read_options(argc, argv, options, 3);
+    if (!at || first.plan.width % 4) return usage(argv[0], 2);
     if (!corpus_gather(&text, argv + at, argc - at, argv[0], first.plan.context, &why)) {
         complain(&why);
         return 1;

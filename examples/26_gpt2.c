@@ -27,6 +27,7 @@
 
 #define VOCABULARY 50257u
 #include "text_model.h"
+#include "options.h"
 
 #ifndef _WIN32
 #include <sys/resource.h>
@@ -403,19 +404,11 @@ static int usage(const char *program, int code) {
     return code;
 }
 
-static bool read_options(int argc, char **argv, model *m, uint64_t *memory, uint64_t *steps) {
-    const char *const names[] = {
-        "--memory", "--steps", "--layers", "--width", "--heads", "--context"};
-    uint64_t *const values[] = {memory, steps, &m->layers, &m->width, &m->heads, &m->context};
-    for (int i = 1; i < argc; i += 2) {
-        size_t k = 0;
-        while (k < 6 && strcmp(argv[i], names[k]))
-            ++k;
-        if (k == 6 || i + 1 == argc || !(*values[k] = strtoull(argv[i + 1], NULL, 10)))
-            return false;
-    }
-    return *memory < 1u << 30 && *steps <= MOST_STEPS && m->layers <= 1000 && m->width <= 16384
-        && m->context <= POSITIONS && m->width % m->heads == 0;
+static bool read_arguments(int argc, char **argv, model *m, uint64_t *memory, uint64_t *steps) {
+    const option options[] = {{"--memory", memory, (1u << 30) - 1}, {"--steps", steps, MOST_STEPS},
+        {"--layers", &m->layers, 1000}, {"--width", &m->width, 16384},
+        {"--heads", &m->heads, 16384}, {"--context", &m->context, POSITIONS}};
+    return read_options(argc, argv, options, 6) == argc && m->width % m->heads == 0;
 }
 
 static bool try_alone(run *r, cdp_group *world) {
@@ -433,7 +426,7 @@ int main(int argc, char **argv) {
     const cdp_tcp_desc tcp = {.alone_ok = true, .group = {.expose_bytes = UINT64_MAX}};
     cdp_group *world;
     if (argc > 1 && !strcmp(argv[1], "--help")) return usage(argv[0], 0);
-    if (!read_options(argc, argv, &m, &memory, &steps)) return usage(argv[0], 2);
+    if (!read_arguments(argc, argv, &m, &memory, &steps)) return usage(argv[0], 2);
     const uint64_t limit = limit_memory(memory);
     if (!worked(cdp_init_from_env(&tcp, &world))) return 1;
     describe(&m);
