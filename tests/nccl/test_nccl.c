@@ -98,13 +98,8 @@ TEST(order) {
         bool waits = all == 1;
         on_cards(2, chain_of_rank, &waits);
     }
-    cards zero;
     bool waits = true;
-    memset(&zero, 0, sizeof zero);
-    zero.n = 2;
-    zero.zero_stream = true;
-    zero.func = chain_of_rank;
-    zero.arg = &waits;
+    cards zero = {.n = 2, .zero_stream = true, .func = chain_of_rank, .arg = &waits};
     cards_run(&zero);
     clean();
 }
@@ -137,9 +132,7 @@ TEST(order_can_fail) {
     }
     /* one operation of one rank has two waits: on the way in, and on the way out */
     for (long drop = -1; drop <= 2; ++drop) {
-        planted p;
-        memset(&p, 0, sizeof p);
-        p.drop = drop;
+        planted p = {.drop = drop};
         pthread_barrier_init(&p.all, NULL, 1);
         on_cards(1, planted_of_rank, &p);
         pthread_barrier_destroy(&p.all);
@@ -183,12 +176,8 @@ static void host_waits_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(waits) {
-    cards all;
     on_cards(2, host_is_free_of_rank, NULL);
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = host_waits_of_rank;
-    all.desc.blocking_wait = true;
+    cards all = {.n = 2, .func = host_waits_of_rank, .desc.blocking_wait = true};
     cards_run(&all);
     clean();
 }
@@ -230,7 +219,6 @@ static void refusals_of_rank(card *c) {
     float host[8] = {0}, *d = (float *)gpu_new(NULL, 64), *far, *managed, *pinned;
     cdp_nccl_desc desc;
     cdp_work w, w2;
-    cdp_request rq;
     memset(&desc, 0, sizeof desc);
     T(cdp_nccl_version(c->g) == 22907 && cdp_nccl_comm(c->g) && cdp_nccl_stream(c->g)
         && cdp_nccl_stream(c->g) != c->stream);
@@ -261,10 +249,7 @@ static void refusals_of_rank(card *c) {
     OK(cdp_allreduce_async(c->g, NULL, d, 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, &w));
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_work_then(w, never, NULL, &w2));
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_work_cancel(w));
-    memset(&rq, 0, sizeof rq);
-    rq.kind = CDP_COLL_ALLREDUCE;
-    rq.out = d;
-    rq.count = 1;
+    cdp_request rq = {.kind = CDP_COLL_ALLREDUCE, .out = d, .count = 1};
     FAILS(CDP_ERR_UNSUPPORTED, "", cdp_start_after(c->g, &rq, w, &w2));
     OK(cdp_work_wait_for(w, 60000));
     w.seq += 1000;
@@ -293,12 +278,10 @@ static void refusals_of_rank(card *c) {
 }
 TEST(refusals) {
     cdp_group *alone;
-    cdp_group_desc d;
     void *p = &p;
     cdp_hook hook;
     on_cards(2, refusals_of_rank, NULL);
-    memset(&d, 0, sizeof d);
-    d.world_size = 1;
+    cdp_group_desc d = {.world_size = 1};
     OK(cdp_group_create(&d, &alone)); /* functions of a group without */
     T(cdp_nccl_version(alone) == 0 && !cdp_nccl_comm(alone) && !cdp_nccl_stream(alone)
         && !cdp_group_backend(alone));
@@ -337,12 +320,8 @@ static void memory_of_rank(card *c) {
     T(cdp_group_status(c->g) == CDP_OK);
 }
 TEST(memory) {
-    cards all;
     on_cards(2, memory_of_rank, NULL);
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = memory_of_rank;
-    all.desc.no_register = true;
+    cards all = {.n = 2, .func = memory_of_rank, .desc.no_register = true};
     cards_run(&all);
     clean();
 }
@@ -352,10 +331,7 @@ TEST(memory) {
 TEST(graphs) {
     cards all;
     for (int watched = 0; watched < 2; ++watched) { /* a watchdog must leave a capture alone */
-        memset(&all, 0, sizeof all);
-        all.n = 2;
-        all.func = capture_of_rank;
-        all.desc.watchdog_ms = watched ? 1 : 0;
+        all = (cards){.n = 2, .func = capture_of_rank, .desc.watchdog_ms = watched ? 1 : 0};
         cards_run(&all);
     }
     clean();
@@ -492,15 +468,13 @@ static void copy_behind_of_rank(card *c) {
 }
 TEST(copy_behind) {
     for (int i = 0; i < 2; ++i) {
-        cards all;
         bool reads = i == 0;
-        memset(&all, 0, sizeof all);
-        all.n = 2;
-        all.func = copy_behind_of_rank;
-        all.arg = &reads;
-        all.desc.no_check = true;
-        all.hurry_ms = 500;
-        all.group.logger.level = CDP_LOG_SILENT;
+        cards all = {.n = 2,
+            .func = copy_behind_of_rank,
+            .arg = &reads,
+            .desc.no_check = true,
+            .hurry_ms = 500,
+            .group.logger.level = CDP_LOG_SILENT};
         cards_run(&all);
     }
     clean();
@@ -528,42 +502,36 @@ TEST(stuck_stream) {
 }
 
 static void fail_as(failing f, uint32_t n) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = n;
-    all.func = failing_of_rank;
-    all.arg = &f;
-    all.desc = f.desc;
-    all.hurry_ms = f.timeout_ms;
-    all.group.logger.level = CDP_LOG_SILENT;
+    cards all = {.n = n,
+        .func = failing_of_rank,
+        .arg = &f,
+        .desc = f.desc,
+        .hurry_ms = f.timeout_ms,
+        .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     clean();
 }
 
 TEST(aborted) {
     for (uint32_t silent = 0; silent < 3; ++silent) {
-        failing f;
-        memset(&f, 0, sizeof f);
-        f.silent = silent;
-        f.want = CDP_ERR_ABORTED;
-        f.part = "enough of it";
-        f.abort = true;
-        f.within_ms = 1000;
+        failing f = {.silent = silent,
+            .want = CDP_ERR_ABORTED,
+            .part = "enough of it",
+            .abort = true,
+            .within_ms = 1000};
         fail_as(f, silent ? 3 : 2);
     }
 }
 
 TEST(deadline) { /* rank 1 does not call */
     for (int k = 0; k < 5; ++k) {
-        failing f;
-        memset(&f, 0, sizeof f);
-        f.silent = 1;
-        f.want = CDP_ERR_TIMEOUT;
-        f.timeout_ms = 400;
-        f.within_ms = 1500;
-        f.part = "rank 1";
-        f.test_only = k == 1;
-        f.desc.watchdog_ms = k == 2 ? 20 : 0;
+        failing f = {.silent = 1,
+            .want = CDP_ERR_TIMEOUT,
+            .timeout_ms = 400,
+            .within_ms = 1500,
+            .part = "rank 1",
+            .test_only = k == 1,
+            .desc.watchdog_ms = k == 2 ? 20 : 0};
         f.desc.no_check = k >= 3; /* then nobody knows who is late */
         f.desc.no_peer_watch = k == 4;
         if (f.desc.no_check) f.part = NULL;
@@ -603,14 +571,13 @@ TEST(mismatch) {
     const long lazy = standin_get("lazy"), delay_us = standin_get("delay_us");
     for (int k = 0; k < 14; ++k) {
         bool factor = k % 3 == 1;
-        memset(&all, 0, sizeof all);
-        all.n = 3;
-        all.func = mismatch_of_rank;
-        all.arg = &factor;
-        all.desc.check_first = k == 1;
-        all.desc.keep = k % 2 == 1;
-        all.group.logger.level = CDP_LOG_SILENT;
-        all.group.timeout_ms = 10000;
+        all = (cards){.n = 3,
+            .func = mismatch_of_rank,
+            .arg = &factor,
+            .desc.check_first = k == 1,
+            .desc.keep = k % 2 == 1,
+            .group.logger.level = CDP_LOG_SILENT,
+            .group.timeout_ms = 10000};
         /* NCCL puts all into the stream by a thread of its own, late */
         if (k >= 2) {
             standin_set("lazy", 1);
@@ -641,12 +608,10 @@ static void own_copy_of_rank(card *c) {
 TEST(own_copy) {
     const long delay_us = standin_get("delay_us");
     for (int k = 0; k < 8; ++k) {
-        cards all;
-        memset(&all, 0, sizeof all);
-        all.n = 1;
-        all.func = own_copy_of_rank;
-        all.group.logger.level = CDP_LOG_SILENT;
-        all.group.timeout_ms = 10000;
+        cards all = {.n = 1,
+            .func = own_copy_of_rank,
+            .group.logger.level = CDP_LOG_SILENT,
+            .group.timeout_ms = 10000};
         cards_run(&all);
     }
     standin_set("delay_us", delay_us);
@@ -701,15 +666,13 @@ static void odd_pointer_of_rank(card *c) {
 }
 TEST(odd_pointer) {
     for (int k = 0; k < 2; ++k) {
-        cards all;
         bool unchecked = k == 1;
-        memset(&all, 0, sizeof all);
-        all.n = 3;
-        all.func = odd_pointer_of_rank;
-        all.arg = &unchecked;
-        all.desc.no_check = unchecked;
-        all.group.logger.level = CDP_LOG_SILENT;
-        all.hurry_ms = 700;
+        cards all = {.n = 3,
+            .func = odd_pointer_of_rank,
+            .arg = &unchecked,
+            .desc.no_check = unchecked,
+            .group.logger.level = CDP_LOG_SILENT,
+            .hurry_ms = 700};
         cards_run(&all);
     }
     clean();
@@ -766,12 +729,8 @@ static void idle_error_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(asynchronous_error) {
-    cards all;
     bool before = false;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = async_error_of_rank;
-    all.group.logger.level = CDP_LOG_SILENT;
+    cards all = {.n = 2, .func = async_error_of_rank, .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     all.func = idle_error_of_rank;
     all.arg = &before;
@@ -800,12 +759,10 @@ static void sick_of_rank(card *c) {
     gpu_cudaFree(d);
 }
 TEST(sick_device) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = sick_of_rank;
-    all.group.logger.level = CDP_LOG_SILENT;
-    all.group.timeout_ms = 3000;
+    cards all = {.n = 2,
+        .func = sick_of_rank,
+        .group.logger.level = CDP_LOG_SILENT,
+        .group.timeout_ms = 3000};
     cards_run(&all);
     standin_forget_faults(); /* the planted one */
     clean();
@@ -815,15 +772,12 @@ TEST(sick_device) {
    believes in success alone. */
 static void any_failure_of_rank(card *c) {
     cdp_group *part = NULL;
-    cdp_nccl_desc desc;
     cdp_hook hook;
     void *mem = NULL, *d = gpu_new(NULL, 256);
     char host[8] = "";
     cdp_work w;
     cdp_status st;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
-    desc.watchdog_ms = 20;
+    cdp_nccl_desc desc = {.stream = c->stream, .watchdog_ms = 20};
     st = cdp_nccl_attach(c->g, &desc);
     if (st == CDP_OK) st = cdp_nccl_alloc(c->g, 1024, &mem);
     if (st == CDP_OK)
@@ -872,16 +826,14 @@ TEST(any_function_fails) {
         {"cudaLaunchHostFunc", 1}};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i)
         for (int nth = 1; nth <= (TEST_SLOW || i > 23 ? 1 : 2); ++nth) {
-            cards all;
             int failed = 0;
             const uint64_t start = test_now_ns();
-            memset(&all, 0, sizeof all);
-            all.n = 2;
-            all.func = any_failure_of_rank;
-            all.no_attach = true;
-            all.arg = &failed;
-            all.group.timeout_ms = 400;
-            all.group.logger.level = CDP_LOG_SILENT;
+            cards all = {.n = 2,
+                .func = any_failure_of_rank,
+                .no_attach = true,
+                .arg = &failed,
+                .group.timeout_ms = 400,
+                .group.logger.level = CDP_LOG_SILENT};
             standin_fail(calls[i].name, nth, calls[i].code);
             cards_run(&all);
             standin_fail(calls[i].name, 0, 0);
@@ -958,15 +910,13 @@ TEST(any_allocation_fails) {
         bool more = true, slow = false;
         /* with two ranks the other one has to hear of it */
         for (int k = 1; more && !test__now.failed_checks; k += n > 1 ? 7 : 1) {
-            cards all;
-            memset(&all, 0, sizeof all);
-            all.n = n;
-            all.func = any_allocation_of_rank;
-            all.no_attach = true;
-            all.arg = &k;
-            all.group.timeout_ms = slow ? 10000 : 400;
-            all.group.logger.level = CDP_LOG_SILENT;
-            all.group.os = counted_os();
+            cards all = {.n = n,
+                .func = any_allocation_of_rank,
+                .no_attach = true,
+                .arg = &k,
+                .group.timeout_ms = slow ? 10000 : 400,
+                .group.logger.level = CDP_LOG_SILENT,
+                .group.os = counted_os()};
             refused_ranks = 0;
             cards_run(&all);
             more = counted.calls >= counted.fail_at;
@@ -991,21 +941,15 @@ static void fail_next(int k) {
 static void more_allocations_of_rank(card *c) {
     static uint8_t bytes[65536];
     const uint32_t own[] = {0};
-    cdp_nccl_desc desc;
-    cdp_hook_desc h;
     cdp_hook hook;
-    cdp_bucket bucket;
-    cdp_request rq;
     cdp_group *part = NULL;
     cdp_status st = CDP_ERR_NOMEM;
     uint64_t n = 0;
     int k;
-    memset(&desc, 0, sizeof desc);
-    memset(&h, 0, sizeof h);
-    memset(&bucket, 0, sizeof bucket);
-    memset(&rq, 0, sizeof rq);
-    desc.stream = c->stream;
-    desc.from = c->g;
+    cdp_nccl_desc desc = {.stream = c->stream, .from = c->g};
+    cdp_hook_desc h = {0};
+    cdp_bucket bucket = {0};
+    cdp_request rq = {0};
     if (c->rank == 0) {
         for (k = 1; k < 300 && st != CDP_OK && cdp_group_status(c->g) == CDP_OK; ++k) {
             cdp_group_destroy(part);
@@ -1053,12 +997,10 @@ static void more_allocations_of_rank(card *c) {
     cdp_group_destroy(part);
 }
 TEST(more_allocations_fail) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = more_allocations_of_rank;
-    all.group.logger.level = CDP_LOG_SILENT;
-    all.group.os = counted_os();
+    cards all = {.n = 2,
+        .func = more_allocations_of_rank,
+        .group.logger.level = CDP_LOG_SILENT,
+        .group.os = counted_os()};
     cards_run(&all);
     T_EQ(0, counted.held);
     clean();
@@ -1066,10 +1008,7 @@ TEST(more_allocations_fail) {
 
 /* Ranks that say different things at attach, or whose NCCL does. */
 static void descs_differ_of_rank(card *c) {
-    cdp_nccl_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
-    desc.no_check = c->rank == 1;
+    cdp_nccl_desc desc = {.stream = c->stream, .no_check = c->rank == 1};
     FAILS(CDP_ERR_MISMATCH, "descs", cdp_nccl_attach(c->g, &desc));
     desc.no_check = false;
     OK(cdp_nccl_attach(c->g, &desc));
@@ -1099,13 +1038,11 @@ TEST(split_fails) {
     static const char *const names[] = {
         "ncclCommSplit", "ncclCommGetAsyncError", "cudaStreamCreateWithPriority"};
     for (int i = 0; i < 3; ++i) {
-        cards all;
-        memset(&all, 0, sizeof all);
-        all.n = 2;
-        all.func = split_fails_of_rank;
-        all.arg = (void *)(uintptr_t)names[i];
-        all.group.logger.level = CDP_LOG_SILENT;
-        all.hurry_ms = 500;
+        cards all = {.n = 2,
+            .func = split_fails_of_rank,
+            .arg = (void *)(uintptr_t)names[i],
+            .group.logger.level = CDP_LOG_SILENT,
+            .hurry_ms = 500};
         cards_run(&all);
         standin_fail(names[i], 0, 0);
         standin_set("lazy", 4);
@@ -1114,10 +1051,8 @@ TEST(split_fails) {
 }
 static void grow_fails_of_rank(card *c) {
     cdp_group *one = NULL;
-    cdp_nccl_desc desc;
     const uint32_t first[] = {0};
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     if (c->rank == 0) {
         OK(cdp_group_new(c->g, first, 1, &one));
         OK(cdp_nccl_attach(one, &desc));
@@ -1136,13 +1071,11 @@ static void grow_fails_of_rank(card *c) {
 TEST(grow_fails) {
     for (int i = 0; i < 2; ++i) {
         bool id = i == 0;
-        cards all;
-        memset(&all, 0, sizeof all);
-        all.n = 2;
-        all.func = grow_fails_of_rank;
-        all.arg = &id;
-        all.no_attach = true;
-        all.group.logger.level = CDP_LOG_SILENT;
+        cards all = {.n = 2,
+            .func = grow_fails_of_rank,
+            .arg = &id,
+            .no_attach = true,
+            .group.logger.level = CDP_LOG_SILENT};
         cards_run(&all);
         standin_fail("ncclCommGetUniqueId", 0, 0);
         standin_fail("ncclCommGrow", 0, 0);
@@ -1155,11 +1088,8 @@ TEST(grow_fails) {
 static void shrink_fails_of_rank(card *c) {
     const uint32_t own[] = {0};
     cdp_group *part = NULL;
-    cdp_nccl_desc desc;
     float *d = (float *)gpu_new(NULL, 4);
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
-    desc.from = c->g;
+    cdp_nccl_desc desc = {.stream = c->stream, .from = c->g};
     if (c->rank == 0) {
         OK(cdp_group_new(c->g, own, 1, &part));
         standin_fail("ncclCommShrink", 1, 3);
@@ -1239,17 +1169,11 @@ static void host_in_capture_of_rank(card *c) {
 static void memory_in_capture_of_rank(card *c) {
     void *graph = NULL, *a = NULL, *b = NULL;
     cdp_hook hook;
-    cdp_bucket bucket;
-    cdp_request rq;
     OK(cdp_nccl_alloc(c->g, 4096, &a));
     OK(cdp_nccl_hook_create(c->g, &fp16, &hook));
-    memset(&bucket, 0, sizeof bucket);
-    memset(&rq, 0, sizeof rq);
-    bucket.data = a;
-    bucket.count = 1000;
-    bucket.dtype = CDP_DTYPE_F32;
-    bucket.bucket_count = 1;
-    bucket.divisor = 1;
+    cdp_bucket bucket = {
+        .data = a, .count = 1000, .dtype = CDP_DTYPE_F32, .bucket_count = 1, .divisor = 1};
+    cdp_request rq = {0};
     GPU(cudaMemsetAsync(a, 0, 4096, c->stream));
     GPU(cudaSetDevice(1));
     FAILS(CDP_ERR_INVALID, "cudaSetDevice", hook.stage(hook.self, &bucket, 0, &rq));
@@ -1300,9 +1224,7 @@ static void split_of_rank(card *c) {
     T(host == 8);
     OK(cdp_group_new(c->g, all, 4, &list)); /* made from a list: has none, but may get one */
     T(!cdp_group_backend(list));
-    cdp_nccl_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     OK(cdp_nccl_attach(list, &desc));
     OK(cdp_allreduce(list, NULL, d, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     GPU(cudaMemcpyAsync(&host, d, 4, GPU_TO_HOST, c->stream));
@@ -1331,9 +1253,7 @@ static void shrink_of_rank(card *c) {
         if (st == CDP_OK) st = cdp_work_wait_for(w, 30000);
         T(st < 0);
         GPU(cudaStreamSynchronize(c->stream));
-        memset(&desc, 0, sizeof desc);
-        desc.stream = c->stream;
-        desc.from = c->g;
+        desc = (cdp_nccl_desc){.stream = c->stream, .from = c->g};
         OK(cdp_group_new(c->g, survivors, 2, &rest));
         const long before = standin_calls("ncclCommShrink");
         const uint32_t turned[] = {2, 0};
@@ -1368,12 +1288,9 @@ TEST(shrink) {
 /* The group failed, but everybody is still there. */
 static void nobody_gone_of_rank(card *c) {
     cdp_group *again = NULL;
-    cdp_nccl_desc desc;
     const uint32_t all[] = {0, 1};
     float host = 1, *d = (float *)gpu_new(&host, 4);
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
-    desc.from = c->g;
+    cdp_nccl_desc desc = {.stream = c->stream, .from = c->g};
     meet(c);
     if (c->rank == 1) cdp_group_abort(c->g, "once more");
     for (int i = 0; i < 3000 && cdp_group_status(c->g) == CDP_OK; ++i)
@@ -1399,11 +1316,9 @@ TEST(nobody_gone) {
 /* Two ranks, then three: the new one joins the communicator of the old ones. */
 static void grow_of_rank(card *c) {
     cdp_group *two = NULL;
-    cdp_nccl_desc desc;
     const uint32_t first[] = {0, 1};
     float host = (float)c->rank + 1, *d = (float *)gpu_new(&host, 4);
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     if (c->rank < 2) {
         OK(cdp_group_new(c->g, first, 2, &two));
         OK(cdp_nccl_attach(two, &desc));
@@ -1443,9 +1358,7 @@ TEST(grow) {
 /* NCCL refuses two ranks on one GPU, at once or when ranks have met; either way the group stays
    as it was. */
 static void one_gpu_of_rank(card *c) {
-    cdp_nccl_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     if (c->n == 1)
         standin_fail("ncclCommInitRankConfig", 1, 5);
     else if (c->rank == 0)
@@ -1458,10 +1371,7 @@ static void one_gpu_of_rank(card *c) {
     OK(cdp_nccl_attach(c->g, &desc));
 }
 TEST(two_on_one_gpu) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.func = one_gpu_of_rank;
-    all.no_attach = true;
+    cards all = {.func = one_gpu_of_rank, .no_attach = true};
     for (all.n = 1; all.n < 3; ++all.n)
         cards_run(&all);
     clean();
@@ -1473,25 +1383,21 @@ static void *maybe_thread_start(const cdp_os *os, void (*func)(void *arg), void 
     return no_more_threads ? NULL : cdp_os_default()->threads.start(os, func, arg);
 }
 static void no_thread_of_rank(card *c) {
-    cdp_nccl_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     no_more_threads = true;
     FAILS(CDP_ERR_IO, "thread", cdp_nccl_attach(c->g, &desc));
     no_more_threads = false;
     T(cdp_group_status(c->g) < 0 && !cdp_group_backend(c->g));
 }
 TEST(no_thread) {
-    cards all;
     cdp_os os = *cdp_os_default();
     if (!os.threads.start) return;
     os.threads.start = maybe_thread_start;
-    memset(&all, 0, sizeof all);
-    all.n = 1;
-    all.func = no_thread_of_rank;
-    all.no_attach = true;
-    all.group.os = &os;
-    all.group.logger.level = CDP_LOG_SILENT;
+    cards all = {.n = 1,
+        .func = no_thread_of_rank,
+        .no_attach = true,
+        .group.os = &os,
+        .group.logger.level = CDP_LOG_SILENT};
     cards_run(&all);
     clean();
 }
@@ -1528,11 +1434,10 @@ TEST(polled) {
     cards all;
     cdp_os os = *cdp_os_default();
     for (int k = 0; k < 6; ++k) {
-        memset(&all, 0, sizeof all);
-        all.n = k < 4 ? 2 : 1;
-        all.func = polled_of_rank;
-        all.group.no_thread = true;
-        all.group.logger.level = CDP_LOG_SILENT;
+        all = (cards){.n = k < 4 ? 2 : 1,
+            .func = polled_of_rank,
+            .group.no_thread = true,
+            .group.logger.level = CDP_LOG_SILENT};
         if (k >= 4) {
             os.threads.start = NULL;
             os.threads.mutex_create = NULL;
@@ -1554,11 +1459,7 @@ static void nothing_of_rank(card *c) {
     GPU(cudaFree(d));
 }
 TEST(leave_one_by_one) { /* nobody's leaving waits for another's */
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 3;
-    all.func = nothing_of_rank;
-    all.one_by_one = true;
+    cards all = {.n = 3, .func = nothing_of_rank, .one_by_one = true};
     const uint64_t start = test_now_ns();
     cards_run(&all);
     T_WITHIN(2000, test_now_ns() - start);
@@ -1575,13 +1476,9 @@ static void leave_of_rank(card *c) { /* with operations in flight that cannot en
 }
 TEST(destroy_in_flight) {
     for (int i = 0; i < 3; ++i) {
-        cards all;
         void *memory[2] = {NULL, NULL};
-        memset(&all, 0, sizeof all);
-        all.n = 2;
-        all.func = leave_of_rank;
-        all.arg = memory;
-        all.group.logger.level = CDP_LOG_SILENT;
+        cards all = {
+            .n = 2, .func = leave_of_rank, .arg = memory, .group.logger.level = CDP_LOG_SILENT};
         const uint64_t start = test_now_ns();
         cards_run(&all);
         T_WITHIN(2000, test_now_ns() - start);
@@ -1603,10 +1500,8 @@ typedef struct storm {
 static void storm_of_groups(card *c, const storm *s) {
     const uint32_t own[] = {c->rank}, both[] = {0, 1};
     cdp_group *from = NULL, *part = NULL;
-    cdp_nccl_desc desc;
     cdp_status st = CDP_OK;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     while (st == CDP_OK) {
         desc.from = NULL;
         desc.grow = false;
@@ -1636,11 +1531,9 @@ static void storm_of_groups(card *c, const storm *s) {
 }
 static void storm_of_rank(card *c) {
     storm *const s = (storm *)c->arg;
-    cdp_nccl_desc desc;
     float *d = (float *)gpu_new(NULL, 64);
     cdp_work w;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     if (s->what == 1) OK(cdp_nccl_attach(c->g, &desc));
     __atomic_store_n(&s->g[c->rank], c->g, __ATOMIC_SEQ_CST);
     if (s->what) {
@@ -1687,12 +1580,8 @@ static void storm_over(void *p) {
 static void storms(int what, int count) {
     uint64_t seed = 7;
     for (int i = 0; i < count; ++i) {
-        cards all;
-        storm s;
-        memset(&all, 0, sizeof all);
-        memset(&s, 0, sizeof s);
-        s.what = what;
-        s.after_us = (uint32_t)(test_random(&seed) % 12000);
+        cards all = {0};
+        storm s = {.what = what, .after_us = (uint32_t)(test_random(&seed) % 12000)};
         standin_set("slow_init", (long)(test_random(&seed) % 3));
         all.n = 2;
         all.func = storm_of_rank;
@@ -1799,10 +1688,7 @@ static void saved_hooks_of_rank(card *c) {
         T(n <= sizeof bytes[0] && memcmp(bytes[0], bytes[1], n) == 0);
         if (step == 2) { /* new hooks, which know nothing but this */
             cdp_hook hook;
-            cdp_hook_desc desc;
-            memset(&desc, 0, sizeof desc);
-            desc.kind = (cdp_hook_kind)m->hook;
-            desc.ratio = m->ratio;
+            cdp_hook_desc desc = {.kind = (cdp_hook_kind)m->hook, .ratio = m->ratio};
             OK(cdp_hook_create(&desc, &hook));
             OK(hook.load(hook.self, bytes[1], n));
             OK(cdp_ddp_set_hook(host.ddp, &hook));
@@ -1959,18 +1845,13 @@ TEST(clip) {
 
 static void ddp_refusals_of_rank(card *c) {
     cdp_param p[2];
-    cdp_ddp_desc d;
     cdp_ddp *ddp = NULL;
     cdp_hook hook;
-    cdp_hook_desc h;
     float host[8] = {0};
     void *dev = gpu_new(NULL, 64);
     memset(p, 0, sizeof p);
-    memset(&d, 0, sizeof d);
-    memset(&h, 0, sizeof h);
-    d.group = c->g;
-    d.params = p;
-    d.param_count = 2;
+    cdp_ddp_desc d = {.group = c->g, .params = p, .param_count = 2};
+    cdp_hook_desc h = {0};
     p[0].data = dev;
     p[0].count = 8;
     p[1].data = host;
@@ -2017,17 +1898,10 @@ TEST(ddp_refusals) {
 
 /* No room for the buckets on one of the devices: an error everywhere, and the group goes on. */
 static void no_memory_of_rank(card *c) {
-    cdp_param p;
-    cdp_ddp_desc d;
     cdp_ddp *ddp = NULL;
     void *rest = NULL, *dev = gpu_new(NULL, 20 << 20);
-    memset(&p, 0, sizeof p);
-    memset(&d, 0, sizeof d);
-    d.group = c->g;
-    d.params = &p;
-    d.param_count = 1;
-    p.data = dev;
-    p.count = 5 << 20;
+    cdp_param p = {.data = dev, .count = 5 << 20};
+    cdp_ddp_desc d = {.group = c->g, .params = &p, .param_count = 1};
     if (c->rank == 1) GPU(cudaMalloc(&rest, 100 << 20)); /* of 128 */
     const cdp_status st = cdp_ddp_create(&d, &ddp);
     test_check(st == CDP_ERR_NOMEM, __FILE__, __LINE__, "rank %u: %s %s", c->rank,
@@ -2100,13 +1974,11 @@ static void given_up_of_rank(card *c) {
 TEST(given_up) {
     static const int hooks[] = {-1, CDP_HOOK_FP16, CDP_HOOK_TOPK, CDP_HOOK_QUANTIZE};
     for (int k = 0; k < 5; ++k) {
-        cards all;
-        memset(&all, 0, sizeof all);
-        all.n = 2;
-        all.func = given_up_of_rank;
-        all.arg = (void *)(uintptr_t)&hooks[k % 4];
-        all.desc.keep = k % 2 == 1;
-        all.group.logger.level = CDP_LOG_SILENT;
+        cards all = {.n = 2,
+            .func = given_up_of_rank,
+            .arg = (void *)(uintptr_t)&hooks[k % 4],
+            .desc.keep = k % 2 == 1,
+            .group.logger.level = CDP_LOG_SILENT};
         cards_run(&all);
     }
     clean();
@@ -2311,10 +2183,8 @@ static void run_child(
 
 /* Prints what attach said; every rank must say the same, and the group must work without. */
 static void child_attach_of_rank(card *c) {
-    cdp_nccl_desc desc;
     float host = 1;
-    memset(&desc, 0, sizeof desc);
-    desc.stream = c->stream;
+    cdp_nccl_desc desc = {.stream = c->stream};
     const cdp_status st = cdp_nccl_attach(c->g, &desc);
     printf("rank %u: %s %s\n", c->rank, cdp_status_name(st),
         st == CDP_OK ? "" : cdp_last_error()->text);
@@ -2364,12 +2234,7 @@ static void child_attach_of_rank(card *c) {
 }
 
 static void child_ranks(bool with_gpu) {
-    cards all;
-    memset(&all, 0, sizeof all);
-    all.n = 2;
-    all.func = child_attach_of_rank;
-    all.no_attach = true;
-    all.zero_stream = !with_gpu;
+    cards all = {.n = 2, .func = child_attach_of_rank, .no_attach = true, .zero_stream = !with_gpu};
     cards_run(&all);
 }
 

@@ -19,13 +19,6 @@ static bool cuts_off(void) {
             || x.kind == F_SLOW_STORE || x.kind == F_NO_STORE);
 }
 
-static bool all_ended(void) {
-    const sim_world *w = x.world;
-    for (uint32_t i = 1; i < x.nodes; ++i)
-        if (w->nodes[i].state == SIM_READY && !w->lost[i]) return false;
-    return true;
-}
-
 /* Faults, and the links of a store that is slow from the first fault on. */
 static void add_faults(const sim_fault *f, uint32_t faults, fault_kind kind) {
     for (uint32_t i = 1; i < x.nodes; ++i)

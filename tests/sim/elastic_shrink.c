@@ -198,27 +198,10 @@ static cdp_status work(member *m, cdp_store *store, cdp_group **g) {
 
 static cdp_status live(member *m) {
     sim_node *node = m->node;
-    char host[20];
     cdp_store *store;
-    cdp_group *g = NULL;
-    cdp_status st;
-    snprintf(host, sizeof host, "10.0.0.%u", node->id + 1);
-    const cdp_tcp_store_desc c = {.host = "10.0.0.1",
-        .port = 29500,
-        .os = &node->os,
-        .connect_timeout_ms = 5000,
-        .logger = {.level = CDP_LOG_SILENT}};
-    st = cdp_tcp_store_create(&c, &store);
-    if (st != CDP_OK) return st;
-    const cdp_tcp_desc t = {.store = store,
-        .master_addr = host,
-        .trust_network = true,
-        .group = {.rank = node->id - 1,
-            .world_size = x.nodes - 1,
-            .timeout_ms = OPERATION_MS,
-            .os = &node->os,
-            .logger = {.level = CDP_LOG_SILENT}}};
-    st = cdp_init(&t, &g);
+    cdp_group *g;
+    cdp_status st = store_node_start(node, x.nodes - 1, OPERATION_MS, &store, &g);
+    if (!store) return st;
     if (st == CDP_OK) {
         m->ready = true;
         m->ready_calls = node->calls;
@@ -270,7 +253,7 @@ static void node_main(sim_node *node, void *arg) {
     if (node->id)
         rank_main(node);
     else
-        store_node_serve(node, all_ended, NULL);
+        store_node_serve(node, NULL, NULL);
 }
 
 /* ---- worlds */

@@ -840,7 +840,7 @@ static void node_main(sim_node *node, void *arg) {
     if (node->id)
         node_main_member(node);
     else
-        store_node_serve(node, all_ended, look_at_keys);
+        store_node_serve(node, NULL, look_at_keys);
 }
 
 /* ---- worlds */

@@ -64,12 +64,6 @@ static SIM_FORMAT(2, 3) void wrong(const sim_node *node, const char *f, ...) {
     snprintf(x.wrong, sizeof x.wrong, "node %u: %s", node->id, text);
 }
 
-static bool all_ended(void) {
-    for (uint32_t i = 1; i < x.nodes; ++i)
-        if (x.world->nodes[i].state == SIM_READY && !x.world->lost[i]) return false;
-    return true;
-}
-
 static void first_values(void *user, uint32_t param, uint64_t first, uint64_t count, float *out) {
     (void)user;
     for (uint64_t k = 0; k < count; ++k)
@@ -146,25 +140,9 @@ static cdp_status train(const sim_node *node, cdp_group *g, member *m) {
 
 static void rank_main(sim_node *node) {
     member *m = &x.m[node->id];
-    char host[20];
-    cdp_store *store = NULL;
-    cdp_group *g = NULL;
-    snprintf(host, sizeof host, "10.0.0.%u", node->id + 1);
-    const cdp_tcp_store_desc c = {.host = "10.0.0.1",
-        .port = 29500,
-        .os = &node->os,
-        .connect_timeout_ms = 5000,
-        .logger = {.level = CDP_LOG_SILENT}};
-    cdp_status st = cdp_tcp_store_create(&c, &store);
-    const cdp_tcp_desc t = {.store = store,
-        .master_addr = host,
-        .trust_network = true,
-        .group = {.rank = node->id - 1,
-            .world_size = x.nodes - 1,
-            .timeout_ms = OPERATION_MS,
-            .os = &node->os,
-            .logger = {.level = CDP_LOG_SILENT}}};
-    if (st == CDP_OK) st = cdp_init(&t, &g);
+    cdp_store *store;
+    cdp_group *g;
+    cdp_status st = store_node_start(node, x.nodes - 1, OPERATION_MS, &store, &g);
     if (st != CDP_OK) wrong(node, "it does not begin: %s", cdp_last_error()->text);
     m->ready_calls = node->calls;
     if (st == CDP_OK) st = train(node, g, m);
@@ -181,7 +159,7 @@ static void node_main(sim_node *node, void *arg) {
     if (node->id)
         rank_main(node);
     else
-        store_node_serve(node, all_ended, NULL);
+        store_node_serve(node, NULL, NULL);
 }
 
 typedef struct outcome {

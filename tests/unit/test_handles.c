@@ -93,12 +93,8 @@ static bool custom_in_child(void *arg) {
     return store_in_child(arg) && !destroyed;
 }
 TEST(a_child_leaves_custom_stores_alone) {
-    cdp_custom_store_desc d;
     cdp_store *store;
-    memset(&d, 0, sizeof d);
-    d.get = get_only;
-    d.swap = swap_only;
-    d.destroy = destroy_only;
+    cdp_custom_store_desc d = {.get = get_only, .swap = swap_only, .destroy = destroy_only};
     T_EQ(CDP_OK, cdp_custom_store_create(&d, &store));
     T(child_does(custom_in_child, store));
     cdp_store_destroy(store);
@@ -125,13 +121,10 @@ static bool server_in_child(void *arg) {
 
 /* Its client has a last will, which the server must not run when the child destroys its copy. */
 TEST(a_child_leaves_tcp_stores_and_their_server_alone) {
-    cdp_store_server_desc sd;
-    cdp_tcp_store_desc cd;
     tcp_pair p;
     int64_t n;
-    memset(&sd, 0, sizeof sd);
-    memset(&cd, 0, sizeof cd);
-    sd.host = "127.0.0.1";
+    cdp_store_server_desc sd = {.host = "127.0.0.1"};
+    cdp_tcp_store_desc cd = {0};
     T_EQ(CDP_OK, cdp_store_server_create(&sd, &p.server));
     cd.host = "127.0.0.1";
     cd.port = cdp_store_server_port(p.server);
@@ -237,16 +230,11 @@ static bool training_in_child(void *arg) {
 
 static void rank_trains(cdp_group *g, void *arg) {
     float w[3] = {1, 2, 3};
-    cdp_param p;
-    cdp_ddp_desc d;
-    cdp_mesh_desc md;
     trained t;
     (void)arg;
-    memset(&p, 0, sizeof p);
-    memset(&d, 0, sizeof d);
-    memset(&md, 0, sizeof md);
-    p.data = w;
-    p.count = 3;
+    cdp_param p = {.data = w, .count = 3};
+    cdp_ddp_desc d = {0};
+    cdp_mesh_desc md = {0};
     d.group = md.group = t.group = g;
     d.params = &p;
     d.param_count = 1;
@@ -324,25 +312,16 @@ TEST(a_child_leaves_an_elastic_job_alone) {
 #define GONE(call) T((call) == CDP_ERR_STATE && strstr(cdp_last_error()->text, "was destroyed"))
 
 static cdp_group *alone(void) {
-    cdp_group_desc d;
     cdp_group *g = NULL;
-    memset(&d, 0, sizeof d);
-    d.world_size = 1;
+    cdp_group_desc d = {.world_size = 1};
     T_EQ(CDP_OK, cdp_group_create(&d, &g));
     return g;
 }
 
 static cdp_ddp *ddp_of(cdp_group *g, float *w) {
-    cdp_param p;
-    cdp_ddp_desc d;
     cdp_ddp *ddp = NULL;
-    memset(&p, 0, sizeof p);
-    memset(&d, 0, sizeof d);
-    p.data = w;
-    p.count = 3;
-    d.group = g;
-    d.params = &p;
-    d.param_count = 1;
+    cdp_param p = {.data = w, .count = 3};
+    cdp_ddp_desc d = {.group = g, .params = &p, .param_count = 1};
     T_EQ(CDP_OK, cdp_ddp_create(&d, &ddp));
     return ddp;
 }
@@ -432,10 +411,8 @@ TEST(a_ddp_with_a_hook_outlives_its_group) {
     for (int kind = CDP_HOOK_FP16; kind <= CDP_HOOK_TOPK; ++kind) {
         cdp_group *g = alone();
         cdp_ddp *ddp = ddp_of(g, w);
-        cdp_hook_desc d;
         cdp_hook hook;
-        memset(&d, 0, sizeof d);
-        d.kind = (cdp_hook_kind)kind;
+        cdp_hook_desc d = {.kind = (cdp_hook_kind)kind};
         T_EQ(CDP_OK, cdp_hook_create(&d, &hook));
         T_EQ(CDP_OK, cdp_ddp_set_hook(ddp, &hook));
         cdp_group_destroy(g);
@@ -469,21 +446,15 @@ static void rank_has_a_mesh(cdp_group *g, void *arg) {
 
 /* What a program still holds of a mesh. */
 static void rank_keeps_layouts(cdp_group *g, void *arg) {
-    cdp_mesh_desc d;
     cdp_mesh *mesh;
-    cdp_layout l;
-    cdp_plan_desc pd;
     cdp_plan *plan, *other;
     cdp_dtensor t, owned;
     float in[4] = {1, 2, 3, 4}, out[4];
     char text[40];
     (void)arg;
-    memset(&d, 0, sizeof d);
-    memset(&l, 0, sizeof l);
-    memset(&pd, 0, sizeof pd);
-    d.group = g;
-    d.ndim = 1;
-    d.shape[0] = 2;
+    cdp_mesh_desc d = {.group = g, .ndim = 1, .shape[0] = 2};
+    cdp_layout l = {0};
+    cdp_plan_desc pd = {0};
     T_EQ(CDP_OK, cdp_mesh_create(&d, &mesh));
     l.mesh = mesh;
     l.ndim = 1;
@@ -524,10 +495,6 @@ static void rank_asks_a_former_mesh(cdp_group *g, void *arg) {
     const uint32_t at[1] = {0}, shape[2] = {2, 1};
     const uint64_t sizes[2] = {1, 3};
     const char *const names[2] = {"a", "b"};
-    cdp_mesh_desc d;
-    cdp_edge_desc ed;
-    cdp_tp_desc td;
-    cdp_cp_desc cd;
     cdp_mesh *mesh, *part;
     cdp_edge *edge;
     cdp_tp *tp, *second;
@@ -538,14 +505,10 @@ static void rank_asks_a_former_mesh(cdp_group *g, void *arg) {
     uint64_t rows[4];
     uint32_t cut;
     (void)arg;
-    memset(&d, 0, sizeof d);
-    memset(&ed, 0, sizeof ed);
-    memset(&td, 0, sizeof td);
-    memset(&cd, 0, sizeof cd);
-    d.group = g;
-    d.ndim = 1;
-    d.shape[0] = 2;
-    d.names[0] = "dp";
+    cdp_mesh_desc d = {.group = g, .ndim = 1, .shape[0] = 2, .names[0] = "dp"};
+    cdp_edge_desc ed = {0};
+    cdp_tp_desc td = {0};
+    cdp_cp_desc cd = {0};
     T_EQ(CDP_OK, cdp_mesh_create(&d, &mesh));
     ed.from.mesh = mesh;
     ed.from.ndim = 1;
@@ -678,11 +641,9 @@ TEST(a_store_is_destroyed_once) {
 }
 
 static void rank_ends_rpc_twice(cdp_group *g, void *arg) {
-    cdp_rpc_desc d;
     cdp_rpc *rpc;
     (void)arg;
-    memset(&d, 0, sizeof d);
-    d.group = g;
+    cdp_rpc_desc d = {.group = g};
     T_EQ(CDP_OK, cdp_rpc_create(&d, &rpc));
     T_EQ(CDP_OK, cdp_rpc_shutdown(rpc, 0));
     cdp_rpc_destroy(rpc);
@@ -701,26 +662,12 @@ TEST(an_rpc_is_destroyed_once) {
 
 static void rank_ends_optimizers_twice(cdp_group *g, void *arg) {
     float x[4] = {1, 2, 3, 4}, values[4];
-    cdp_param p;
-    cdp_ddp_desc dd;
-    cdp_optim optim;
-    cdp_optimizer_desc d;
     cdp_ddp *ddp;
     cdp_norm norm;
-    memset(&p, 0, sizeof p);
-    memset(&dd, 0, sizeof dd);
-    memset(&optim, 0, sizeof optim);
-    memset(&d, 0, sizeof d);
-    p.data = x;
-    p.count = 4;
-    dd.group = g;
-    dd.params = &p;
-    dd.param_count = 1;
-    optim.kind = CDP_OPTIM_ADAM;
-    optim.lr = 1;
-    d.optim = &optim;
-    d.deferred = true;
-    d.whole = *(const bool *)arg;
+    cdp_param p = {.data = x, .count = 4};
+    cdp_optim optim = {.kind = CDP_OPTIM_ADAM, .lr = 1};
+    cdp_ddp_desc dd = {.group = g, .params = &p, .param_count = 1};
+    cdp_optimizer_desc d = {.optim = &optim, .deferred = true, .whole = *(const bool *)arg};
     T_EQ(CDP_OK, cdp_ddp_create(&dd, &ddp));
     d.ddp = ddp;
     for (uint32_t i = 0; i < 3; ++i) { /* again at the same address */
@@ -749,16 +696,12 @@ TEST(files_of_tokens_are_closed_once) {
     static const uint8_t bytes[64];
     char path[64];
     const char *paths[1] = {path};
-    cdp_tokens_desc d;
     int32_t got[5];
     FILE *f;
     snprintf(path, sizeof path, "/tmp/cdp_handles_%ld", (long)getpid());
     f = fopen(path, "wb");
     if (!T(f && fwrite(bytes, 1, sizeof bytes, f) == sizeof bytes && fclose(f) == 0)) return;
-    memset(&d, 0, sizeof d);
-    d.paths = paths;
-    d.path_count = 1;
-    d.length = 4;
+    cdp_tokens_desc d = {.paths = paths, .path_count = 1, .length = 4};
     for (uint32_t i = 0; i < 3; ++i) {
         cdp_tokens *t;
         T_EQ(CDP_OK, cdp_tokens_create(&d, &t));
@@ -774,16 +717,9 @@ TEST(files_of_tokens_are_closed_once) {
 
 static void rank_ends_fsdp_twice(cdp_group *g, void *arg) {
     float x[4] = {1, 2, 3, 4};
-    cdp_fsdp_param p;
-    cdp_fsdp_desc d;
     (void)arg;
-    memset(&p, 0, sizeof p);
-    memset(&d, 0, sizeof d);
-    p.ndim = 1;
-    p.shape[0] = 4;
-    d.group = g;
-    d.params = &p;
-    d.param_count = 1;
+    cdp_fsdp_param p = {.ndim = 1, .shape[0] = 4};
+    cdp_fsdp_desc d = {.group = g, .params = &p, .param_count = 1};
     for (uint32_t i = 0; i < 3; ++i) {
         cdp_fsdp *f;
         T_EQ(CDP_OK, cdp_fsdp_create(&d, &f));
@@ -876,11 +812,7 @@ TEST(a_pipeline_and_its_schedule_are_destroyed_once) {
 
 static void rank_ends_remote_optimizers_twice(cdp_group *g, void *arg) {
     double w[2] = {1, 2};
-    cdp_tensor t;
-    cdp_value v;
     cdp_rref param;
-    cdp_rpc_desc rd;
-    cdp_optim_desc d;
     cdp_call_desc call;
     cdp_call done;
     cdp_rpc *rpc;
@@ -889,18 +821,10 @@ static void rank_ends_remote_optimizers_twice(cdp_group *g, void *arg) {
     memset(&call, 0, sizeof call);
     memset(&done, 0, sizeof done);
     (void)arg;
-    memset(&t, 0, sizeof t);
-    memset(&v, 0, sizeof v);
-    memset(&rd, 0, sizeof rd);
-    memset(&d, 0, sizeof d);
-    t.data = w;
-    t.dtype = CDP_DTYPE_F64;
-    t.dims = 1;
-    t.shape[0] = 2;
-    v.param = true;
-    v.plain.tensors = &t;
-    v.plain.tensor_count = 1;
-    rd.group = g;
+    cdp_tensor t = {.data = w, .dtype = CDP_DTYPE_F64, .dims = 1, .shape[0] = 2};
+    cdp_rpc_desc rd = {.group = g};
+    cdp_optim_desc d = {0};
+    cdp_value v = {.param = true, .plain.tensors = &t, .plain.tensor_count = 1};
     T_EQ(CDP_OK, cdp_rpc_create(&rd, &rpc));
     T_EQ(CDP_OK, cdp_rref_create(rpc, &v, NULL, &param));
     T_EQ(CDP_OK, cdp_ctx_begin(rpc, &ctx));
@@ -978,17 +902,12 @@ static void deliver_nothing(void *user, const cdp_channel_message *m) {
 }
 
 static void rank_closes_channels_twice(cdp_group *g, void *arg) {
-    cdp_channel_desc d;
     (void)arg;
-    memset(&d, 0, sizeof d);
-    d.group = g;
-    d.deliver = deliver_nothing;
+    cdp_channel_desc d = {.group = g, .deliver = deliver_nothing};
     for (uint32_t i = 0; i < 3; ++i) {
-        cdp_channel_message m;
         cdp_channel *c;
         uint64_t handle = 1;
-        memset(&m, 0, sizeof m);
-        m.peer = 1 - cdp_rank(g);
+        cdp_channel_message m = {.peer = 1 - cdp_rank(g)};
         T_EQ(CDP_OK, cdp_barrier(g));
         T_EQ(CDP_OK, cdp_channel_open(&d, &c));
         T_EQ(CDP_OK, cdp_channel_send(c, &m));
@@ -1046,20 +965,11 @@ static void reader_is_closed_twice(void) {
 
 static void rank_ends_checkpoints_twice(cdp_group *g, void *arg) {
     float w[2] = {1, 2};
-    cdp_ckpt_desc d;
-    cdp_item item;
     cdp_ckpt *c;
     (void)arg;
-    memset(&d, 0, sizeof d);
-    memset(&item, 0, sizeof item);
-    item.name = "w";
-    item.tensor.layout.ndim = 1;
-    item.tensor.layout.shape[0] = 2;
-    item.tensor.data = w;
-    d.group = g;
-    d.path = CKPT_PLACE;
-    d.items = &item;
-    d.item_count = 1;
+    cdp_item item = {
+        .name = "w", .tensor.layout.ndim = 1, .tensor.layout.shape[0] = 2, .tensor.data = w};
+    cdp_ckpt_desc d = {.group = g, .path = CKPT_PLACE, .items = &item, .item_count = 1};
     const uint32_t alone = 0;
     for (uint64_t i = 1; i < 4; ++i) {
         T_EQ(CDP_OK, cdp_ckpt_create(&d, &c));
@@ -1095,11 +1005,8 @@ static bool agent_in_child(void *arg) {
 
 TEST(an_agent_is_destroyed_once_and_by_its_process) {
     const char *words[] = {"/bin/sh", "-c", "sleep 0.3", NULL};
-    cdp_launch_desc d;
     cdp_agent *a;
-    memset(&d, 0, sizeof d);
-    d.command = words;
-    d.workers = 2;
+    cdp_launch_desc d = {.command = words, .workers = 2};
     for (uint32_t i = 0; i < 3; ++i) {
         T_EQ(CDP_OK, cdp_agent_start(&d, &a));
         T(child_does(agent_in_child, a));
