@@ -76,8 +76,8 @@ static void put_line(const char *line) {
     after_blank = !*line;
 }
 
-/* A part begins with "/x path - title". Writes its mark, of 100 columns; returns whether the comment
-   goes on. */
+/* A part begins with "/x path - title". Writes its mark, of 100 columns; returns whether the
+   comment goes on. */
 static bool put_mark(source *s) {
     const char *path = files[s->file], *title = strstr(s->line, " - ");
     char *end = strstr(s->line, " */");
