@@ -10717,8 +10717,8 @@ enum {
     CDP__FIXED_REDUCE,
     CDP__FIXED_SCATTER,
     CDP__SCAN_DOUBLING,
-    CDP__EXSCAN_DOUBLING,
-    /* not with CDP_FEW_ALGORITHMS */
+    CDP__EXSCAN_DOUBLING, /* CDP__ALGO_LAST of CDP_FEW_ALGORITHMS */
+    /* not with that: */
     CDP__REDUCE_RING,
     CDP__BRUCK,
     CDP__TREE_GATHER,
@@ -10819,6 +10819,14 @@ static const cdp__algo cdp__algos[] = {
 #endif
     CDP__ALGO_NONE, /* an algorithm of another build */
 };
+#ifdef CDP_FEW_ALGORITHMS
+#define CDP__ALGO_LAST CDP__EXSCAN_DOUBLING
+#else
+#define CDP__ALGO_LAST (CDP__ALGO_COUNT - 1)
+#endif
+/* Each constant has its row, in every build: else the array has a negative size. */
+typedef char
+    cdp__algos_fit[sizeof cdp__algos / sizeof cdp__algos[0] == CDP__ALGO_LAST + 2u ? 1 : -1];
 
 CDP__PRIVATE const cdp__algo *cdp__algo_at(uint32_t i) {
     return &cdp__algos[cdp__min(i, sizeof cdp__algos / sizeof cdp__algos[0] - 1)];

@@ -35,6 +35,7 @@ planted_public      exceptions of the public interface that were made up are fou
 planted_claims      claims that were made up are found
 planted_named_tests names of tests that were made up are found
 planted_platforms   systems that were made up are found in the table of platforms
+planted_kinds       places that were forgotten for a dtype, a collective or a hook are found
 planted_coming_from items that were made up are found in the table of what PyTorch has
 heads               files of src/ begin with their name and title, and say what they know and promise
 lengths             files of src/ have at most 650 lines
@@ -65,6 +66,7 @@ version             one version everywhere
 licences            headers, tools and examples name their licences
 readme              the README has at most 150 lines, and counts dtypes and reductions as src/ has them
 formats             cdp__format() and cdp__text_add() know the directives that src/ gives them
+kinds               each dtype, collective and hook has its test, and stands in manual and docs
 chart               the chart of the README shows the recorded figures
 rpc_scenarios       scenarios of remote calls have the tests that rpc_scenarios.txt names
 elastic_scenarios   scenarios of elastic jobs have the tests that elastic_scenarios.txt names

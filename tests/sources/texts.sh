@@ -50,7 +50,8 @@ rule_licences() {
     grep -qF 'ALTERNATIVE B - Public domain (Unlicense' cdp.h || echo 'cdp.h: no text of the licences at its end'
 }
 
-constants() { cat $PARTS | awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' | grep -oE '^    CDP_[A-Z0-9_]+' | grep -cvE '_(DEFAULT|COUNT)$'; }
+constants_of() { cat $PARTS | awk -v from="typedef enum $1 {" 'index($0, from) { on = 1; next } on && /^}/ { exit } on' | grep -oE '^    CDP_[A-Z0-9_]+' | grep -vE '_(DEFAULT|NONE|COUNT)$' | tr -d ' '; }
+constants() { constants_of "$1" | wc -l; }
 rule_readme() {
     awk 'END { if (NR > 150) print "README.md has " NR " lines" }' README.md
     grep -qF "$(constants cdp_dtype) element types, $(constants cdp_reduce_op) reductions" README.md ||
@@ -59,6 +60,43 @@ rule_readme() {
     grep -oE '^ +X\([A-Z0-9]+, "[a-z0-9]+"' src/dtype/dtype.h | cut -d '"' -f 2 | while read -r name; do
         grep -qw "$name" "$work/types" || echo "README.md: its list of element types lacks $name"
     done
+}
+# What CONTRIBUTING.md asks of a new dtype, collective or hook beside its row, where no compiler names a place that was
+# forgotten. ENUM FOLDER: texts and tests are those below FOLDER.
+kinds() {
+    local constant name
+    constants_of "$1" | while read -r constant; do
+        name=${constant#CDP_COLL_} name=${name,,}
+        case $1 in
+        cdp_dtype) grep -qw "$constant" "$2/tests/unit/test_reduce.c" || echo "tests/unit/test_reduce.c has no values of $constant" ;;
+        cdp_hook_kind)
+            cat "$2"/tests/unit/test_ddp_hook*.c | grep -qw "$constant" || echo "tests/unit/test_ddp_hook_values.c does not test the formula of $constant"
+            awk -v c="$constant" '$0 ~ "^    " c "[ ,]" && (/[*][/]$/ || (before ~ /[*][/]$/ && before !~ /^    CDP_/)) { said = 1 } { before = $0 } END { exit !said }' "$2/src/ddp/hooks_api.h" ||
+                echo "src/ddp/hooks_api.h: no comment says what $constant does" ;;
+        cdp_coll_kind)
+            grep -qw "$constant" "$2/tests/sim/rounds.c" || echo "tests/sim/rounds.c does not know the results of $constant"
+            sed '/^#if/q' "$2/src/cdp.h" | grep -qw "cdp_$name" || echo "src/cdp.h: its manual does not name cdp_$name"
+            grep -q "def $name(" "$2/python/cdp.py" || echo "python/cdp.py has no $name()"
+            grep -qE "[\`.]$name\b" "$2/docs/PYTHON.md" || echo "docs/PYTHON.md does not name $name" ;;
+        esac
+    done
+}
+rule_kinds() {
+    local enum
+    for enum in cdp_dtype cdp_coll_kind cdp_hook_kind; do
+        [ "$(constants "$enum")" -ge 12 ] || echo "only $(constants "$enum") constants of $enum are found"
+        kinds "$enum" .
+    done
+}
+rule_planted_kinds() {
+    local f places='tests/unit/test_reduce.c tests/unit/test_ddp_hook_values.c tests/unit/test_ddp_hooks.c tests/sim/rounds.c src/cdp.h
+        src/ddp/hooks_api.h python/cdp.py docs/PYTHON.md'
+    for f in $places; do
+        mkdir -p "$work/planted/kinds/${f%/*}"
+        sed -E 's/CDP_DTYPE_F8E5M2|CDP_COLL_EXSCAN|CDP_HOOK_SIGN/PLANTED/g; s/exscan/planted/g' "$f" > "$work/planted/kinds/$f"
+    done
+    for f in cdp_dtype cdp_coll_kind cdp_hook_kind; do kinds $f "$work/planted/kinds"; done > "$work/found"
+    [ "$(wc -l < "$work/found")" = 7 ] || { echo 'not what was made up:'; cat "$work/found"; }
 }
 rule_chart() { bash tests/bench/peers/chart.sh --check 2>&1; }
 

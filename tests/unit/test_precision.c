@@ -18,24 +18,18 @@ static float as_f32(cdp_dtype t, const void *at) {
 
 TEST(converts_between_all_dtypes) {
     const float in[5] = {1.5f, -2, 300, 70000, NAN};
-    const cdp_dtype *t;
-    static const cdp_dtype all[] = {CDP_DTYPE_F32, CDP_DTYPE_F64, CDP_DTYPE_I32, CDP_DTYPE_I64,
-        CDP_DTYPE_U8, CDP_DTYPE_F16, CDP_DTYPE_BF16, CDP_DTYPE_I8, CDP_DTYPE_I16, CDP_DTYPE_U16,
-        CDP_DTYPE_U32, CDP_DTYPE_U64, CDP_DTYPE_BOOL, CDP_DTYPE_F8E4M3, CDP_DTYPE_F8E5M2,
-        CDP_DTYPE_CF32, CDP_DTYPE_CF64};
     uint8_t there[5 * 16];
     float back[5];
-    T_EQ(CDP_DTYPE_COUNT - 1, (int)(sizeof all / sizeof *all));
-    for (t = all; t < all + sizeof all / sizeof *all; ++t) {
-        T_EQ(CDP_OK, cdp_convert(in, CDP_DTYPE_F32, there, *t, 5, NULL));
-        T_EQ(CDP_OK, cdp_convert(there, *t, back, CDP_DTYPE_F32, 5, NULL));
-        if (*t == CDP_DTYPE_F32 || *t == CDP_DTYPE_F64 || *t >= CDP_DTYPE_CF32)
+    for (int t = 1; t < CDP_DTYPE_COUNT; ++t) {
+        T_EQ(CDP_OK, cdp_convert(in, CDP_DTYPE_F32, there, (cdp_dtype)t, 5, NULL));
+        T_EQ(CDP_OK, cdp_convert(there, (cdp_dtype)t, back, CDP_DTYPE_F32, 5, NULL));
+        if (t == CDP_DTYPE_F32 || t == CDP_DTYPE_F64 || t == CDP_DTYPE_CF32 || t == CDP_DTYPE_CF64)
             T(memcmp(in, back, 4 * sizeof *in) == 0 && isnan(back[4]));
-        if (*t == CDP_DTYPE_F16) T(back[2] == 300 && back[3] == INFINITY && isnan(back[4]));
-        if (*t == CDP_DTYPE_I8) T(back[0] == 1 && back[1] == -2 && back[2] == 127 && back[4] == 0);
-        if (*t == CDP_DTYPE_U8) T(back[1] == 0 && back[2] == 255);
-        if (*t == CDP_DTYPE_BOOL) T(back[0] == 1 && back[4] == 1);
-        if (*t == CDP_DTYPE_F8E4M3) T(back[0] == 1.5f && isnan(back[3]));
+        if (t == CDP_DTYPE_F16) T(back[2] == 300 && back[3] == INFINITY && isnan(back[4]));
+        if (t == CDP_DTYPE_I8) T(back[0] == 1 && back[1] == -2 && back[2] == 127 && back[4] == 0);
+        if (t == CDP_DTYPE_U8) T(back[1] == 0 && back[2] == 255);
+        if (t == CDP_DTYPE_BOOL) T(back[0] == 1 && back[4] == 1);
+        if (t == CDP_DTYPE_F8E4M3) T(back[0] == 1.5f && isnan(back[3]));
     }
 }
 

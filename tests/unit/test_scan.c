@@ -2,6 +2,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp.h"
 #include "ranks.h"
+#include "kind_rows.h"
 
 #include <math.h>
 
@@ -164,23 +165,8 @@ TEST(reproducible_bits) {
     run_ranks(7, &like, 0, rank_repeats, NULL);
 }
 
-/* A kind that can be started has a name, and a row for every size, also with reproducible bits. */
 TEST(every_kind_has_its_rows) {
-    for (int kind = 1; kind < CDP_COLL_COUNT; ++kind) {
-        const cdp_coll_kind k = (cdp_coll_kind)kind;
-        T(strcmp(cdp_coll_name(k), "?") != 0);
-        for (int fixed = 0; fixed < 2; ++fixed) {
-            uint32_t i = 0;
-            const cdp__row *row;
-            while ((row = cdp__row_at(i)) != NULL
-                && !(cdp__algo_at(row->algo)->kind == k && !row->max_bytes && !row->max_ranks
-                    && !row->only && (!fixed || cdp__algo_at(row->algo)->fixed)))
-                ++i;
-            test_check(row != NULL, __FILE__, __LINE__, "%s%s has no row for all sizes",
-                cdp_coll_name(k), fixed ? ", reproducible," : "");
-        }
-    }
-    T(strcmp(cdp_coll_name(CDP_COLL_COUNT), "?") == 0);
+    check_kind_rows();
 }
 
 int main(int argc, char **argv) {

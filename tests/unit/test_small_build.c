@@ -33,6 +33,7 @@
 
 #include "test.h"
 #include "ports.h"
+#include "kind_rows.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -156,6 +157,10 @@ static void collectives(cdp_group *g) {
     }
     free(in);
     free(out);
+}
+
+TEST(every_kind_has_its_rows) {
+    check_kind_rows();
 }
 
 TEST(every_collective_has_an_algorithm_for_every_size) {
@@ -398,6 +403,7 @@ TEST(strangers_are_refused_without_a_key) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"every_kind_has_its_rows", every_kind_has_its_rows, 20},
         {"every_collective_has_an_algorithm_for_every_size",
             every_collective_has_an_algorithm_for_every_size, 60},
         {"reproducible_groups_have_one_too", reproducible_groups_have_one_too, 60},
