@@ -100,6 +100,9 @@
         train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         check that parameters are equal        cdp_ddp_verify
         draw one step                          cdp_ddp_trace
+        say more or less in the log            logger of a desc; cdp_group_set_log_level;
+                                               .log_steps of cdp_ddp_desc
+        know what moves the data of a group    cdp_group_backend_name, cdp_describe
         watch a job, find a slow rank          cdp_report_create; cdp_report_step in each step
         draw one step of all ranks             cdp_report_svg
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
@@ -839,13 +842,23 @@ typedef enum cdp_log_level {
     CDP_LOG_SILENT
 } cdp_log_level;
 
-/* Where messages go. `func` may be called from any thread of the library, one call at a time per
-   group; it must not call back into the library. `rank` is -1 before a rank is known. Default:
-   lines on stderr (nowhere under CDP_NO_STDIO). */
+/* Where messages go. ERROR and WARN: what goes wrong. INFO: a line for each start, group and ddp,
+   with its settings. DEBUG: a line for each collective as it begins and as it ends. `func` may be
+   called from any thread of the library, one call at a time per group; it must not call back into
+   the library. `rank` is -1 before a rank is known. Default: lines on stderr (nowhere under
+   CDP_NO_STDIO). */
 typedef struct cdp_logger {
     void (*func)(cdp_log_level level, const char *text, int32_t rank, void *user);
     void *user;
     cdp_log_level level; /* (default: WARN) messages less urgent than this are not made */
+    /* how many INFO and DEBUG lines about a group, and about those that share its links, may be
+       made in one second; a line says how many were left out. Warnings and errors are never left
+       out (default: any number) */
+    uint32_t lines_per_second;
+    /* where the level is read before each message, in place of `level`: a variable of the program
+       that holds a cdp_log_level, and must live as long as what this logger was given to. The
+       program may change it at any time, in a signal handler, too (default: NULL) */
+    const volatile uint32_t *level_at;
 } cdp_logger;
 
 /* ---- >>os/os_api: what is asked of the machine, replaceable as a whole ----------------------- */
@@ -1390,6 +1403,8 @@ typedef struct cdp_transport {
 
     /* ---- optional: text for people ---- */
 
+    const char *name; /* a word such as "tcp", for cdp_group_backend_name(); static memory */
+
     /* Describe the connection to `peer` for cdp_describe(): its kind, addresses and state. */
     void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
 
@@ -1592,6 +1607,15 @@ CDP_API uint32_t cdp_size(const cdp_group *group);
 /* The desc of the group with the defaults filled in, the group's own. Any thread. */
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group);
 
+#ifndef CDP_NO_LOG_STRINGS
+/* From now on, messages about this group, and about all that share its links, are made up to this
+   level (CDP_LOG_DEFAULT: WARN). Messages about the links themselves keep the level that the desc
+   had. Local; any thread, any time; in a signal handler change level_at of the logger in its place.
+   Errors: INVALID (no group; no such level), STATE (the group was destroyed; its logger has a
+   level_at: change what that points to). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_log_level(cdp_group *group, cdp_log_level level);
+#endif
+
 /* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any
    thread. A group that failed stays failed: destroy it and make another. Operations that were in
    flight end soon after the failure, within 0.35 s: their memory is the caller's again when
@@ -1655,6 +1679,12 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
    which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
    INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
+
+/* What moves data of the group, as a word: the name of its backend where it has one ("nccl"), which
+   is for device memory; else that of its transport: "tcp" (cdp_tcp.h, with shared memory inside a
+   host), "hub" (threads), "mpi", "alone" (one rank), "custom" (one of the program's own without a
+   name). Static memory; "" for no group or one that is gone. Any thread. */
+CDP_API const char *cdp_group_backend_name(const cdp_group *group);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
    each rank, as text for a reader. Writes at most `room` bytes, a zero at the end among them;
@@ -2282,6 +2312,13 @@ typedef struct cdp_ddp_desc {
     bool join_effective; /* with join: divide by the number of ranks that had data */
     /* See cdp_join_when. cdp_ddp_join returns its status. */
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
+    /* Of the model, for the log and cdp_ddp_trace(); kept, not copied; ranks may differ (default:
+       none) */
+    const char *name;
+    /* The logger of the group has a line of settings at creation, at INFO. And one of statistics
+       after each so many synchronized steps in which this rank had data; ranks may differ (default:
+       never) */
+    uint32_t log_steps;
 #ifndef CDP_NO_TRAINING
     /* One array of all gradients, in the order of `params`, without gaps: buckets are ranges of it,
        so nothing is allocated or copied, and cdp_ddp_grad() points into it. Owned by the caller,
@@ -6175,12 +6212,19 @@ CDP__PRIVATE void cdp__log_text(
 #endif
 }
 
+/* True if a message of this level is to be made. */
+CDP__PRIVATE bool cdp__log_wants(const cdp_logger *l, cdp_log_level level) {
+    const uint32_t most =
+        l->level_at ? cdp__atomic_load_u32(l->level_at, CDP__RELAXED) : (uint32_t)l->level;
+    return most != CDP_LOG_SILENT && (uint32_t)level <= cdp__def(most, (uint32_t)CDP_LOG_WARN);
+}
+
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
     char text[CDP_ERROR_TEXT + 88];
     cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
-    if (level > cdp__def(l->level, CDP_LOG_WARN) || l->level == CDP_LOG_SILENT) return;
+    if (!cdp__log_wants(l, level)) return;
     va_start(ap, f);
     cdp__text_add_v(&t, f, ap);
     va_end(ap);
@@ -13170,6 +13214,12 @@ typedef struct cdp__world {
     cdp__failure failure;
     cdp__choosing choosing;
     cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
+#ifndef CDP_NO_LOG_STRINGS
+    /* group/log.h: the second in which INFO and DEBUG lines are counted, how many were made in it,
+       and how many were left out since the last line that said so */
+    uint64_t log_second;
+    uint32_t log_lines, log_left_out;
+#endif
 } cdp__world;
 
 CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {
@@ -15185,6 +15235,118 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     return h;
 }
 
+/* ---- >>group/log: lines about a group and its operations ------------------------------------- */
+
+/* Knows: the logger of a group, its queue, the clock. Promises: a line that nobody wants costs one
+   comparison; lines beyond the limit of the logger are counted, and a later line says how many. */
+
+#ifdef CDP_NO_LOG_STRINGS
+#define cdp__group_log(group, level, ...) ((void)(group))
+
+CDP__PRIVATE void cdp__log_begins(cdp_group *g) {
+    (void)g;
+}
+CDP__PRIVATE void cdp__log_ends(cdp_group *g, const cdp__head *call, uint64_t took_ns) {
+    (void)g;
+    (void)call;
+    (void)took_ns;
+}
+CDP__PRIVATE void cdp__log_made(cdp_group *g) {
+    (void)g;
+}
+#else
+
+/* True if one more line may be made in the second of `now_ns`. */
+CDP__PRIVATE bool cdp__log_takes(cdp__world *m, uint32_t most, uint64_t now_ns) {
+    const uint64_t second = now_ns / (1000 * CDP__MS) + 1;
+    if (m->log_second != second) m->log_lines = 0;
+    m->log_second = second;
+    if (most && m->log_lines >= most) {
+        ++m->log_left_out;
+        return false;
+    }
+    ++m->log_lines;
+    return true;
+}
+
+/* Makes a line, with the rank in the world. Lock held, or no other thread knows the group. */
+CDP__PRIVATE CDP__COLD CDP__PRINTF(3, 4) void cdp__group_say(
+    cdp_group *g, cdp_log_level level, const char *f, ...) {
+    const cdp_logger *const l = &g->desc.logger;
+    const uint32_t lost = g->w->log_left_out;
+    char text[CDP_ERROR_TEXT + 88];
+    cdp__text t = cdp__text_of(text, sizeof text);
+    va_list ap;
+    if (!cdp__log_takes(g->w, l->lines_per_second, cdp__now(g->os))) return;
+    if (lost) {
+        g->w->log_left_out = 0;
+        cdp__log(l, level, g->w->rank,
+            "%u lines were left out before the next one: lines_per_second of the logger is %u",
+            lost, l->lines_per_second);
+    }
+    if (g->channel != CDP__WORLD_CHANNEL)
+        cdp__text_add(&t, "group %llx: ", (unsigned long long)g->channel);
+    va_start(ap, f);
+    cdp__text_add_v(&t, f, ap);
+    va_end(ap);
+    cdp__log_text(l, level, (int32_t)g->w->rank, text);
+}
+#define cdp__group_log(group, level, ...)                   \
+    (cdp__log_wants(&(group)->desc.logger, (level))         \
+            ? cdp__group_say((group), (level), __VA_ARGS__) \
+            : (void)0)
+
+CDP__PRIVATE CDP__COLD void cdp__log_op(
+    cdp_group *g, const cdp__head *call, const char *what, uint64_t n, const char *unit) {
+    char text[160];
+    cdp__group_say(g, CDP_LOG_DEBUG, "%s %s%llu %s", cdp__call_text(call, text, sizeof text), what,
+        (unsigned long long)n, unit);
+}
+
+/* The first operation of the queue has begun. Lock held. */
+CDP__PRIVATE void cdp__log_begins(cdp_group *g) {
+    if (!cdp__log_wants(&g->desc.logger, CDP_LOG_DEBUG)) return;
+    cdp__log_op(g, &g->exec.task.call, "begins, in ", g->exec.rounds, "rounds");
+}
+
+/* An operation has ended well. Lock held. */
+CDP__PRIVATE void cdp__log_ends(cdp_group *g, const cdp__head *call, uint64_t took_ns) {
+    if (!cdp__log_wants(&g->desc.logger, CDP_LOG_DEBUG)) return;
+    cdp__log_op(g, call, "has ended after ", took_ns / 1000, "us");
+}
+
+/* Which ranks a group has, and where they are. */
+CDP__PRIVATE void cdp__log_ranks(const cdp_group *g, cdp__text *t) {
+    const cdp__hosts *h = &g->topology.hosts;
+    uint32_t p;
+    cdp__text_add(t, "%u ranks", g->desc.world_size);
+    for (p = 0; g->members && p < g->desc.world_size && p < 8; ++p)
+        cdp__text_add(t, p ? ", %u" : ": %u", g->members[p]);
+    if (g->members && p < g->desc.world_size) cdp__text_add(t, ", ...");
+    if (h->count > 1)
+        cdp__text_add(t, "; %u hosts, of %u to %u ranks", h->count, h->fewest, h->most);
+    if (h->count == 1) cdp__text_add(t, "; 1 host");
+    if (g->topology.flags & CDP__SHARED) cdp__text_add(t, " with shared memory");
+}
+
+/* A group was made. Lock held, or no other thread knows the group. */
+CDP__PRIVATE CDP__COLD void cdp__log_made(cdp_group *g) {
+    const cdp_group_desc *const d = &g->desc;
+    char ranks[160];
+    cdp__text t = cdp__text_of(ranks, sizeof ranks);
+    if (!cdp__log_wants(&d->logger, CDP_LOG_INFO)) return;
+    cdp__log_ranks(g, &t);
+    cdp__group_say(g, CDP_LOG_INFO,
+        "this is rank %u of %s; timeout %u ms; small_bytes %llu, piece_bytes %llu, expose_bytes "
+        "%llu; %s; algorithms: %u rows of choices, then the built-in table%s",
+        d->rank, ranks, d->timeout_ms, (unsigned long long)d->small_bytes,
+        (unsigned long long)d->piece_bytes, (unsigned long long)d->expose_bytes,
+        d->no_thread ? "no progress thread" : "a progress thread", g->w->choosing.row_count,
+        g->w->choosing.reproducible ? ", reproducible" : "");
+}
+
+#endif /* CDP_NO_LOG_STRINGS */
+
 /* ---- >>group/records: recorded calls of a group, as records and as JSON ---------------------- */
 
 /* Knows: all members of a group. Promises: a consistent snapshot in bounded memory, even while the
@@ -16898,6 +17060,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     g->timers.revoke_ns = CDP__NEVER;
     cdp__exec_begin(&g->exec, &task, again);
     past->rounds = g->exec.rounds;
+    cdp__log_begins(g);
 }
 
 /* True if a deadline has passed. Recomputes the earliest deadline, which may be that of an
@@ -16926,6 +17089,7 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     if (g->w->failure.report_count) cdp__group_continued(g, op.start_ns);
     past->end_ns = now;
     past->round = g->exec.round;
+    cdp__log_ends(g, &past->call, now - op.start_ns);
     g->queue.at = (g->queue.at + 1) % g->queue.room;
     --g->queue.used;
     g->queue.completed = op.seq;
@@ -17491,6 +17655,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     out->recv = cdp__hub_recv;
     out->wait = cdp__hub_wait;
     out->wake = cdp__hub_wake;
+    out->name = "hub";
     out->failure.publish = cdp__hub_publish;
     out->failure.first = cdp__hub_first;
     out->failure.linked = cdp__hub_linked;
@@ -18656,6 +18821,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->link = &m->groups;
     if (g->next) g->next->link = &g->next;
     m->groups = g;
+    cdp__log_made(g);
     cdp__group_read_early(g);
     return g;
 }
@@ -18968,6 +19134,28 @@ CDP_API uint32_t cdp_size(const cdp_group *g) {
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
     return g && !cdp__ended(g) ? &g->desc : NULL;
 }
+
+#ifndef CDP_NO_LOG_STRINGS
+CDP_API CDP__COLD cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level level) {
+    const cdp_status st = cdp__alive(g, "cdp_group_set_log_level");
+    cdp_group *x;
+    if (st != CDP_OK) return st;
+    if ((uint32_t)level > CDP_LOG_SILENT)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_set_log_level: level %d does not exist; set it to CDP_LOG_ERROR, _WARN, "
+            "_INFO, _DEBUG or _SILENT",
+            (int)level);
+    if (g->desc.logger.level_at)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_group_set_log_level: the level is read from level_at of the logger that the group "
+            "was made with; change what that points to");
+    cdp__enter(g);
+    for (x = g->w->groups; x; x = x->next)
+        x->desc.logger.level = level;
+    cdp__leave(g);
+    return CDP_OK;
+}
+#endif
 
 /* Copies the group's failure to this thread's last error. Lock held. OK while SETTLING, because
    the cause is not final yet. */
@@ -21798,6 +21986,13 @@ CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     return st;
 }
 
+CDP_API const char *cdp_group_backend_name(const cdp_group *g) {
+    if (cdp__alive(g, "cdp_group_backend_name") != CDP_OK) return "";
+    if (cdp__backend_of(g)) return g->backend->name;
+    if (g->w->transport.name) return g->w->transport.name;
+    return g->w->size == 1 ? "alone" : "custom";
+}
+
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
     const cdp__choosing *c = &g->w->choosing;
     uint32_t kind, i;
@@ -22917,6 +23112,62 @@ CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
 
 #endif /* CDP_NO_DDP */
 
+/* ---- >>ddp/log: lines of a ddp at INFO: its settings, and statistics of steps ---------------- */
+
+/* Knows: statistics, the log of a group. Promises: where no line is wanted, a step costs one
+   comparison. */
+
+#ifndef CDP_NO_DDP
+
+#ifdef CDP_NO_LOG_STRINGS
+CDP__PRIVATE void cdp__ddp_log_made(cdp_ddp *d) {
+    (void)d;
+}
+CDP__PRIVATE void cdp__ddp_log_step(cdp_ddp *d) {
+    (void)d;
+}
+#else
+CDP__PRIVATE CDP__COLD void cdp__ddp_log_made(cdp_ddp *d) {
+    const cdp_ddp_desc *const s = &d->desc;
+    if (!cdp__log_wants(&d->group->desc.logger, CDP_LOG_INFO)) return;
+    cdp__enter(d->group);
+    cdp__group_log(d->group, CDP_LOG_INFO,
+        "ddp %u%s%s: %u parameters of %llu bytes in %s memory, %u buckets (limits %llu, then %llu "
+        "bytes), %u buffers%s; find_unused %u, static_graph %u, rebuild %u, join %u%s%s",
+        d->number, s->name ? " " : "", s->name ? s->name : "", d->param_count,
+        (unsigned long long)d->stats.bytes_per_step, d->device ? d->device->name : "host",
+        d->bucket_count, (unsigned long long)s->bucket_list[0],
+        (unsigned long long)s->bucket_list[s->bucket_list_count - 1], s->buffer_count,
+        s->no_buffer_broadcast ? ", not copied" : "", s->find_unused, s->static_graph, s->rebuild,
+        s->join, s->no_broadcast ? ", no_broadcast" : "", s->accumulate ? ", accumulate f32" : "");
+    cdp__leave(d->group);
+}
+
+CDP__PRIVATE CDP__COLD void cdp__ddp_log_stats(cdp_ddp *d) {
+    const cdp_ddp_stats *const s = &d->stats;
+    if (!cdp__log_wants(&d->group->desc.logger, CDP_LOG_INFO)) return;
+    cdp__enter(d->group);
+    cdp__group_log(d->group, CDP_LOG_INFO,
+        "ddp %u%s%s: step %llu: forward %llu us, backward %llu us, operations %llu us, of which "
+        "%llu us after backward; %llu bytes sent; %u ranks with data, %u parameters unused; mean "
+        "backward %llu us, operations %llu us",
+        d->number, d->desc.name ? " " : "", d->desc.name ? d->desc.name : "",
+        (unsigned long long)s->steps, (unsigned long long)(s->forward_ns / 1000),
+        (unsigned long long)(s->backward_ns / 1000), (unsigned long long)(s->comm_ns / 1000),
+        (unsigned long long)(s->exposed_ns / 1000), (unsigned long long)s->sent_bytes,
+        s->active_ranks, s->unused_count, (unsigned long long)(s->avg_backward_ns / 1000),
+        (unsigned long long)(s->avg_comm_ns / 1000));
+    cdp__leave(d->group);
+}
+
+/* A synchronized step of this rank has ended well. */
+CDP__PRIVATE void cdp__ddp_log_step(cdp_ddp *d) {
+    if (d->desc.log_steps && d->stats.steps % d->desc.log_steps == 0) cdp__ddp_log_stats(d);
+}
+#endif /* CDP_NO_LOG_STRINGS */
+
+#endif /* CDP_NO_DDP */
+
 /* ---- >>ddp/buckets: gradients and flags in bucket memory ------------------------------------- */
 
 /* Knows: the layout of a bucket. Promises: gradients keep their values when buckets are rebuilt. */
@@ -24003,6 +24254,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
 
 /* Creation has ended: releases what is left of a ddp that failed. */
 CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
+    if (st == CDP_OK) cdp__ddp_log_made(*out);
     if (st == CDP_OK) return st;
     cdp_ddp_destroy(*out);
     *out = NULL;
@@ -24649,6 +24901,7 @@ CDP__PRIVATE cdp_status cdp__ddp_delivered(cdp_ddp *d) {
     if (d->failed != CDP_OK) return d->failed;
     if (!d->shadow) cdp__ddp_account(d);
     ++d->stats.steps;
+    if (!d->shadow) cdp__ddp_log_step(d);
     d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
     return CDP_OK;
 }
@@ -25349,6 +25602,7 @@ CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
     }
     (void)cdp__ddp_fail(d, st);
     d->task = st == CDP_OK ? CDP__DDP_IDLE : CDP__DDP_FAILED;
+    if (st == CDP_OK) cdp__ddp_log_made(d);
     return st;
 }
 #endif
@@ -25836,6 +26090,11 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
     bool views = true;
     cdp__trace_number(t, "world_size", cdp_size(d->group));
     cdp__trace_number(t, "rank", cdp_rank(d->group));
+    cdp__text_add(t, "module_name: %s\n", d->desc.name ? d->desc.name : "");
+#ifndef CDP_NO_RECORDER
+    cdp__text_add(t, "backend_name: %s\n", cdp_group_backend_name(d->group));
+#endif
+    cdp__text_add(t, "output_device: %s\n", d->device ? d->device->name : "cpu");
     cdp__trace_number(t, "num_parameter_tensors", d->param_count);
     for (i = 0; i < d->param_count; ++i) {
         const cdp_param *p = &d->params[i].user;

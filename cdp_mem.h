@@ -7258,7 +7258,8 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
 
 CDP__PRIVATE void cdp__mem_warn(const cdp_mem *m, const char *text) {
     const cdp_logger *const l = &m->desc.logger;
-    if (l->level > CDP_LOG_WARN || l->level == CDP_LOG_ERROR) return;
+    const uint32_t most = l->level_at ? *l->level_at : (uint32_t)l->level;
+    if (most > CDP_LOG_DEBUG || most == CDP_LOG_ERROR) return;
     if (l->func) {
         l->func(CDP_LOG_WARN, text, -1, l->user);
         return;

@@ -674,6 +674,7 @@ CDP_API cdp_status cdp_mpi_transport(MPI_Comm comm, const cdp_os *os, cdp_transp
     out->recv = cdp__mpi_recv;
     out->wait = cdp__mpi_wait;
     out->wake = cdp__mpi_wake;
+    out->name = "mpi";
     out->destroy = cdp__mpi_destroy;
     out->topology.host = cdp__mpi_host;
     return CDP_OK;

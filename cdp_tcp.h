@@ -312,11 +312,12 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
    sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
-   `connections`, and CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, unless the desc
-   has them. What the desc has already counts before the environment: rank and world_size if
-   world_size is not 0, master_addr, master_port; a program that gives these two numbers needs no
-   launcher. Where no launcher has set anything: an error, or with alone_ok one rank. The texts are
-   valid until the environment changes or this thread calls this again.
+   `connections`, CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, and CDP_LOG_LINES
+   logger.lines_per_second, unless the desc has them. What the desc has already counts before the
+   environment: rank and world_size if world_size is not 0, master_addr, master_port; a program that
+   gives these two numbers needs no launcher. Where no launcher has set anything: an error, or with
+   alone_ok one rank. The texts are valid until the environment changes or this thread calls this
+   again.
    Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
@@ -6017,6 +6018,7 @@ CDP__PRIVATE void cdp__mesh_transport(cdp__mesh *m, cdp_transport *t) {
     t->failure.unacked = cdp__mesh_unacked;
 #ifndef CDP_NO_RECORDER
     t->describe = cdp__mesh_describe;
+    t->name = "tcp";
 #endif
     t->failure.starting = cdp__mesh_starting;
     t->leave = cdp__mesh_leave;
@@ -6070,9 +6072,37 @@ CDP__PRIVATE cdp_status cdp__mesh_make(const cdp_tcp_desc *d, cdp__mesh **out) {
 }
 
 /* All ranks have met: the group. */
+#ifdef CDP_NO_LOG_STRINGS
+CDP__PRIVATE void cdp__mesh_log_start(const cdp__mesh *m) {
+    (void)m;
+}
+#else
+/* The ranks have met. */
+CDP__PRIVATE CDP__COLD void cdp__mesh_log_start(const cdp__mesh *m) {
+    const cdp_group_desc *const g = &m->desc.group;
+    const char *store = "a store elsewhere";
+    uint32_t i, hosts = 0;
+    char at[80];
+    if (m->desc.file) store = "a file";
+    if (m->desc.store) store = "a store of the program";
+    if (cdp__mesh_alone(m)) store = "addresses that were given";
+    if (cdp__mesh_serves(m)) store = "a store that this rank serves";
+    for (i = 0; m->hosts && i < g->world_size; ++i)
+        hosts = (uint32_t)cdp__max(hosts, m->hosts[i] + 1);
+    cdp__log(&g->logger, CDP_LOG_INFO, g->rank,
+        "started in %llu ms: rank %u of %u, job '%s', %u hosts, met by %s; listens on %s; %s, %s%s",
+        (unsigned long long)((cdp__mesh_now(m) - m->start_ns) / CDP__MS), g->rank, g->world_size,
+        m->job_name, hosts, store, cdp__addr_text(&m->at, at, sizeof at),
+        m->keyed ? "with a job key" : "without a job key",
+        m->desc.mac ? "codes of all bytes" : "no codes",
+        m->desc.no_shared_memory ? ", no shared memory" : "");
+}
+#endif
+
 CDP__PRIVATE cdp_status cdp__mesh_group(cdp__mesh *m, cdp_group **out) {
     cdp_group_desc g = m->desc.group;
     cdp_transport t;
+    cdp__mesh_log_start(m);
     /* the caller's texts are only valid while it starts */
     m->desc.master_addr = "";
     m->desc.listen_addr = m->desc.interfaces = m->desc.file = m->desc.job_key = NULL;
@@ -6349,6 +6379,8 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
     if (st == CDP_OK) st = cdp__flag_read("CDP_TRUST_NETWORK", &d->trust_network);
     if (st == CDP_OK && d->group.logger.level == CDP_LOG_DEFAULT)
         st = cdp__log_level_read(getenv("CDP_LOG_LEVEL"), &d->group.logger.level);
+    if (st == CDP_OK && !d->group.logger.lines_per_second && cdp__var(&own, "CDP_LOG_LINES"))
+        st = cdp__var_number(&own, "CDP_LOG_LINES", 1, 1000000, &d->group.logger.lines_per_second);
     if (st != CDP_OK) return st;
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;

@@ -36,7 +36,7 @@ HEADERS = ("cdp_tcp.h", "cdp_rpc.h", "cdp_checkpoint.h")
 
 STRUCTS = """
 cdp_error status rank peer origin kind round op_seq sys_errno file line text
-cdp_logger func user level
+cdp_logger func user level lines_per_second level_at
 cdp_group_desc rank world_size hub transport timeout_ms small_bytes piece_bytes expose_bytes spin_us
     no_spin no_thread reproducible choices choice_count records dump_path max_pending stage_bytes
     window_bytes operations waits os logger:cdp_logger
@@ -53,7 +53,8 @@ cdp_param name data grad count dtype rows sparse device delayed uses
 cdp_buffer name data count dtype
 cdp_ddp_desc group params param_count first_bucket_bytes bucket_bytes bucket_list bucket_list_count
     no_broadcast buffers buffer_count no_buffer_broadcast buffer_hook user divisor predivide
-    accumulate find_unused static_graph rebuild join join_throw join_effective join_hook grad_arena
+    accumulate find_unused static_graph rebuild join join_throw join_effective join_hook name
+    log_steps grad_arena
 cdp_ddp_stats steps bucket_count bytes_per_step sent_bytes backward_ns comm_ns exposed_ns hidden
     total_backward_ns total_comm_ns total_exposed_ns active_ranks unused_count rebuilt
     can_set_static_graph unused_bytes forward_ns overlap_ns total_forward_ns total_overlap_ns

@@ -98,6 +98,9 @@
         train embeddings sparsely              cdp_param.sparse, cdp_ddp_ready_rows, cdp_ddp_rows
         check that parameters are equal        cdp_ddp_verify
         draw one step                          cdp_ddp_trace
+        say more or less in the log            logger of a desc; cdp_group_set_log_level;
+                                               .log_steps of cdp_ddp_desc
+        know what moves the data of a group    cdp_group_backend_name, cdp_describe
         watch a job, find a slow rank          cdp_report_create; cdp_report_step in each step
         draw one step of all ranks             cdp_report_svg
         see how much was hidden                cdp_ddp_stats_of, cdp_ddp_bucket
@@ -482,6 +485,7 @@ extern "C" {
 #include "message/transfer.h"
 #include "collective/executor.h"
 #include "group/state.h"
+#include "group/log.h"
 #include "group/records.h"
 #include "failure/waits.h"
 #include "failure/report.h"
@@ -514,6 +518,7 @@ extern "C" {
 #include "train/optimizers.h"
 #include "ddp/bucket.h"
 #include "ddp/state.h"
+#include "ddp/log.h"
 #include "ddp/buckets.h"
 #include "ddp/broadcast.h"
 #include "ddp/compare.h"

@@ -186,12 +186,19 @@ CDP__PRIVATE void cdp__log_text(
 #endif
 }
 
+/* True if a message of this level is to be made. */
+CDP__PRIVATE bool cdp__log_wants(const cdp_logger *l, cdp_log_level level) {
+    const uint32_t most =
+        l->level_at ? cdp__atomic_load_u32(l->level_at, CDP__RELAXED) : (uint32_t)l->level;
+    return most != CDP_LOG_SILENT && (uint32_t)level <= cdp__def(most, (uint32_t)CDP_LOG_WARN);
+}
+
 CDP__PRIVATE CDP__PRINTF(4, 5) void cdp__log_at(
     const cdp_logger *l, cdp_log_level level, int32_t rank, const char *f, ...) {
     char text[CDP_ERROR_TEXT + 88];
     cdp__text t = cdp__text_of(text, sizeof text);
     va_list ap;
-    if (level > cdp__def(l->level, CDP_LOG_WARN) || l->level == CDP_LOG_SILENT) return;
+    if (!cdp__log_wants(l, level)) return;
     va_start(ap, f);
     cdp__text_add_v(&t, f, ap);
     va_end(ap);

@@ -21,6 +21,7 @@
 #include "../group/deferred.h"
 #include "group_access.h"
 #include "state.h"
+#include "log.h"
 #include "buckets.h"
 #include "broadcast.h"
 #include "launch.h"
@@ -510,6 +511,7 @@ CDP_API cdp_status cdp_ddp_poll(cdp_ddp *d, uint32_t budget_us) {
     }
     (void)cdp__ddp_fail(d, st);
     d->task = st == CDP_OK ? CDP__DDP_IDLE : CDP__DDP_FAILED;
+    if (st == CDP_OK) cdp__ddp_log_made(d);
     return st;
 }
 #endif

@@ -27,6 +27,7 @@
 #include "../group/create.h"
 #include "group_access.h"
 #include "state.h"
+#include "log.h"
 #include "overlap.h"
 #include "buckets.h"
 #include "compare.h"
@@ -345,6 +346,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_desc(const cdp_ddp_desc *desc) {
 
 /* Creation has ended: releases what is left of a ddp that failed. */
 CDP__PRIVATE cdp_status cdp__ddp_created(cdp_ddp **out, cdp_status st) {
+    if (st == CDP_OK) cdp__ddp_log_made(*out);
     if (st == CDP_OK) return st;
     cdp_ddp_destroy(*out);
     *out = NULL;

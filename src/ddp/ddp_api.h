@@ -117,6 +117,13 @@ typedef struct cdp_ddp_desc {
     bool join_effective; /* with join: divide by the number of ranks that had data */
     /* See cdp_join_when. cdp_ddp_join returns its status. */
     cdp_status (*join_hook)(cdp_ddp *ddp, cdp_join_when when, void *user);
+    /* Of the model, for the log and cdp_ddp_trace(); kept, not copied; ranks may differ (default:
+       none) */
+    const char *name;
+    /* The logger of the group has a line of settings at creation, at INFO. And one of statistics
+       after each so many synchronized steps in which this rank had data; ranks may differ (default:
+       never) */
+    uint32_t log_steps;
 #ifndef CDP_NO_TRAINING
     /* One array of all gradients, in the order of `params`, without gaps: buckets are ranges of it,
        so nothing is allocated or copied, and cdp_ddp_grad() points into it. Owned by the caller,

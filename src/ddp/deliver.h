@@ -14,6 +14,7 @@
 #include "../base/hash.h"
 #include "../message/stream.h"
 #include "state.h"
+#include "log.h"
 #include "buckets.h"
 #include "stats.h"
 #include "launch.h"
@@ -69,6 +70,7 @@ CDP__PRIVATE cdp_status cdp__ddp_delivered(cdp_ddp *d) {
     if (d->failed != CDP_OK) return d->failed;
     if (!d->shadow) cdp__ddp_account(d);
     ++d->stats.steps;
+    if (!d->shadow) cdp__ddp_log_step(d);
     d->buffers_due = d->desc.buffer_hook || (d->desc.buffer_count && !d->desc.no_buffer_broadcast);
     return CDP_OK;
 }

@@ -98,6 +98,11 @@ CDP__PRIVATE void cdp__trace_settings(const cdp_ddp *d, cdp__text *t) {
     bool views = true;
     cdp__trace_number(t, "world_size", cdp_size(d->group));
     cdp__trace_number(t, "rank", cdp_rank(d->group));
+    cdp__text_add(t, "module_name: %s\n", d->desc.name ? d->desc.name : "");
+#ifndef CDP_NO_RECORDER
+    cdp__text_add(t, "backend_name: %s\n", cdp_group_backend_name(d->group));
+#endif
+    cdp__text_add(t, "output_device: %s\n", d->device ? d->device->name : "cpu");
     cdp__trace_number(t, "num_parameter_tensors", d->param_count);
     for (i = 0; i < d->param_count; ++i) {
         const cdp_param *p = &d->params[i].user;

@@ -31,6 +31,7 @@
 #include "../message/transfer.h"
 #include "../collective/executor.h"
 #include "state.h"
+#include "log.h"
 #include "../failure/waits.h"
 #include "../failure/spread.h"
 #include "flows.h"
@@ -373,6 +374,7 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->link = &m->groups;
     if (g->next) g->next->link = &g->next;
     m->groups = g;
+    cdp__log_made(g);
     cdp__group_read_early(g);
     return g;
 }

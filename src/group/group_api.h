@@ -164,6 +164,15 @@ CDP_API uint32_t cdp_size(const cdp_group *group);
 /* The desc of the group with the defaults filled in, the group's own. Any thread. */
 CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *group);
 
+#ifndef CDP_NO_LOG_STRINGS
+/* From now on, messages about this group, and about all that share its links, are made up to this
+   level (CDP_LOG_DEFAULT: WARN). Messages about the links themselves keep the level that the desc
+   had. Local; any thread, any time; in a signal handler change level_at of the logger in its place.
+   Errors: INVALID (no group; no such level), STATE (the group was destroyed; its logger has a
+   level_at: change what that points to). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_set_log_level(cdp_group *group, cdp_log_level level);
+#endif
+
 /* CDP_OK, or the status of the first failure, which then is this thread's cdp_last_error(). Any
    thread. A group that failed stays failed: destroy it and make another. Operations that were in
    flight end soon after the failure, within 0.35 s: their memory is the caller's again when
@@ -227,6 +236,12 @@ CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t m
    which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
    INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
+
+/* What moves data of the group, as a word: the name of its backend where it has one ("nccl"), which
+   is for device memory; else that of its transport: "tcp" (cdp_tcp.h, with shared memory inside a
+   host), "hub" (threads), "mpi", "alone" (one rank), "custom" (one of the program's own without a
+   name). Static memory; "" for no group or one that is gone. Any thread. */
+CDP_API const char *cdp_group_backend_name(const cdp_group *group);
 
 /* Every setting with its value and where it came from, the table of algorithms, and the link to
    each rank, as text for a reader. Writes at most `room` bytes, a zero at the end among them;

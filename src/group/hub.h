@@ -313,6 +313,7 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     out->recv = cdp__hub_recv;
     out->wait = cdp__hub_wait;
     out->wake = cdp__hub_wake;
+    out->name = "hub";
     out->failure.publish = cdp__hub_publish;
     out->failure.first = cdp__hub_first;
     out->failure.linked = cdp__hub_linked;

@@ -54,6 +54,13 @@ CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     return st;
 }
 
+CDP_API const char *cdp_group_backend_name(const cdp_group *g) {
+    if (cdp__alive(g, "cdp_group_backend_name") != CDP_OK) return "";
+    if (cdp__backend_of(g)) return g->backend->name;
+    if (g->w->transport.name) return g->w->transport.name;
+    return g->w->size == 1 ? "alone" : "custom";
+}
+
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
     const cdp__choosing *c = &g->w->choosing;
     uint32_t kind, i;

@@ -26,6 +26,7 @@
 #include "../message/transfer.h"
 #include "../collective/executor.h"
 #include "state.h"
+#include "log.h"
 #include "../failure/waits.h"
 #include "../failure/report.h"
 #include "../failure/spread.h"
@@ -178,6 +179,7 @@ CDP__PRIVATE void cdp__group_begin(cdp_group *g) {
     g->timers.revoke_ns = CDP__NEVER;
     cdp__exec_begin(&g->exec, &task, again);
     past->rounds = g->exec.rounds;
+    cdp__log_begins(g);
 }
 
 /* True if a deadline has passed. Recomputes the earliest deadline, which may be that of an
@@ -206,6 +208,7 @@ CDP__PRIVATE void cdp__group_complete(cdp_group *g) {
     if (g->w->failure.report_count) cdp__group_continued(g, op.start_ns);
     past->end_ns = now;
     past->round = g->exec.round;
+    cdp__log_ends(g, &past->call, now - op.start_ns);
     g->queue.at = (g->queue.at + 1) % g->queue.room;
     --g->queue.used;
     g->queue.completed = op.seq;

@@ -164,6 +164,28 @@ CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
     return g && !cdp__ended(g) ? &g->desc : NULL;
 }
 
+#ifndef CDP_NO_LOG_STRINGS
+CDP_API CDP__COLD cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level level) {
+    const cdp_status st = cdp__alive(g, "cdp_group_set_log_level");
+    cdp_group *x;
+    if (st != CDP_OK) return st;
+    if ((uint32_t)level > CDP_LOG_SILENT)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_set_log_level: level %d does not exist; set it to CDP_LOG_ERROR, _WARN, "
+            "_INFO, _DEBUG or _SILENT",
+            (int)level);
+    if (g->desc.logger.level_at)
+        return cdp__fail(CDP_ERR_STATE,
+            "cdp_group_set_log_level: the level is read from level_at of the logger that the group "
+            "was made with; change what that points to");
+    cdp__enter(g);
+    for (x = g->w->groups; x; x = x->next)
+        x->desc.logger.level = level;
+    cdp__leave(g);
+    return CDP_OK;
+}
+#endif
+
 /* Copies the group's failure to this thread's last error. Lock held. OK while SETTLING, because
    the cause is not final yet. */
 CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {

@@ -181,6 +181,12 @@ typedef struct cdp__world {
     cdp__failure failure;
     cdp__choosing choosing;
     cdp_group_desc given; /* the desc as the caller wrote it, without defaults */
+#ifndef CDP_NO_LOG_STRINGS
+    /* group/log.h: the second in which INFO and DEBUG lines are counted, how many were made in it,
+       and how many were left out since the last line that said so */
+    uint64_t log_second;
+    uint32_t log_lines, log_left_out;
+#endif
 } cdp__world;
 
 CDP__PRIVATE uint64_t cdp__now(const cdp_os *os) {

@@ -149,6 +149,8 @@ typedef struct cdp_transport {
 
     /* ---- optional: text for people ---- */
 
+    const char *name; /* a word such as "tcp", for cdp_group_backend_name(); static memory */
+
     /* Describe the connection to `peer` for cdp_describe(): its kind, addresses and state. */
     void (*describe)(void *self, uint32_t peer, char *out, uint64_t size);
 

@@ -179,6 +179,12 @@ TEST(environment_is_read) {
         "CDP_LOG_LEVEL is 'loud'; set it to error, warn, info, debug or silent",
         cdp_tcp_desc_from_env(&d));
     d.group.logger.level = CDP_LOG_SILENT;
+    setenv("CDP_LOG_LINES", "0", 1);
+    REFUSED(CDP_ERR_INVALID, "CDP_LOG_LINES is '0'; it must be a whole number from 1 to 1000000",
+        cdp_tcp_desc_from_env(&d));
+    setenv("CDP_LOG_LINES", "200", 1);
+    T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
+    T_EQ(200, d.group.logger.lines_per_second);
     setenv("CDP_CONNECTIONS", "17", 1);
     d.connections = 2;
     T_EQ(CDP_OK, cdp_tcp_desc_from_env(&d));
