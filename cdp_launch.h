@@ -44,7 +44,9 @@
         end them                                           cdp_agent_stop, cdp_agent_destroy
         know how each one ended, first failure first       cdp_agent_result; as a file: _save
         hear of starts and ends as they happen             desc.event; cdp_agent_event_text: JSON
+        let others see that the agent works                desc.health_file
         in a worker: be ended where it is stuck            cdp_timer_begin, cdp_timer_end
+        put numbers under names, for a file or a function  cdp_metric_put
 
     COMING FROM PyTorch
         torch.multiprocessing.spawn, start_processes       cdp_spawn
@@ -56,6 +58,8 @@
         Std, redirects, tee                                desc.redirects, desc.tee
         RunResult, ChildFailedError                        cdp_launch_result, ends[0]
         elastic.events: record, handlers                   desc.event
+        elastic.metrics: put_metric, MetricHandler         cdp_metric_put, cdp_metrics
+        HealthCheckServer                                  desc.health_file
         elastic.timer: expires, FileTimerServer            cdp_timer_begin, cdp_timer_end
         rendezvous of agents, machines that come and go    tools/cdprun
 
@@ -205,6 +209,11 @@ typedef struct cdp_launch_desc {
     bool no_prefix;
     /* the result is written to this file when the workers have ended for good */
     const char *result_file;
+    /* a file of one line of JSON, at most 900 characters of path, which is replaced whenever the
+       state changes, and each second while the program steps this agent: {"state", "time", "host",
+       "attempt", "workers", "running"}. A file whose time is old: the agent hangs, or is gone. NULL:
+       there is none */
+    const char *health_file;
     /* called for each event, inside cdp_agent_start(), cdp_agent_step() and cdp_agent_wait(); must
        not call functions of this agent. Workers that an agent kills because not all could start,
        or in cdp_agent_destroy(), have none. NULL: events go nowhere */
@@ -227,7 +236,8 @@ typedef struct cdp_launch_result {
 /* Starts the workers. An agent belongs to one thread at a time, and on Linux its workers die with
    the thread that started them. Errors: INVALID (a member is missing or out of range, or a command
    cannot be run: the sentence names it); IO (no pipe, log or process); UNSUPPORTED (this system
-   has no fork(): see cdp_spawn_desc.threads); NOMEM. */
+   has no fork(): see cdp_spawn_desc.threads); NOMEM. A health_file that cannot be written is IO
+   here, and no error later. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, cdp_agent **out);
 /* Carries output, looks at the workers, starts them again: returns when the state has changed, and
    after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a
@@ -297,6 +307,32 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_spawn(
 CDP_MUST_CHECK CDP_API cdp_status cdp_timer_begin(double seconds, const char *label);
 /* The timer under this label ends. Does nothing where there is none. Any thread. */
 CDP_API void cdp_timer_end(const char *label);
+
+/* ---- >>launch/metric_api: numbers of a program under names ----------------------------------- */
+
+typedef struct cdp_metric {
+    const char *name;
+    double value;
+    uint64_t time_us; /* since 1970 */
+    int32_t rank;     /* of the variable RANK; -1: it is not set */
+} cdp_metric;
+
+/* Where numbers go. All 0: to the file that the variable CDP_METRICS_FILE names, or nowhere. */
+typedef struct cdp_metrics {
+    /* in place of a file: hears of each number, in the thread that puts it; the metric is valid
+       during the call */
+    void (*func)(const cdp_metric *metric, void *user);
+    void *user;
+    /* a file to which lines of JSON are appended: {"time", "rank", "name", "value"}, where what is
+       not finite is null. Processes of one machine may share it. "": nowhere */
+    const char *path;
+} cdp_metrics;
+
+/* Puts a number under a name, of 1 to 200 characters without control characters. `to`: NULL means
+   all 0. Each call opens the file and writes one line: for some numbers a second, not for each
+   operation. Any thread. Errors: INVALID (name); IO (the file). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_metric_put(
+    const cdp_metrics *to, const char *name, double value);
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -1791,6 +1827,100 @@ CDP__PRIVATE bool cdp__timer_expired(
     return expired;
 }
 
+/* ---- >>launch/metric: numbers under names, as lines of JSON ---------------------------------- */
+
+/* Knows: files, two variables. Promises: a line is whole, also where processes share the file. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CDP__METRIC_NAME 200u
+#define CDP__METRIC_LOCK_MS 1000u /* how long another process may have the file */
+
+/* Writes `text` behind what the file holds. Returns 0 or -errno. */
+CDP__PRIVATE int32_t cdp__metric_append(
+    const cdp_os *os, const char *path, const char *text, uint64_t bytes) {
+    const cdp_os_files *const f = &os->files;
+    const uint64_t until = os->now_ns(os->user) + CDP__METRIC_LOCK_MS * CDP__MS;
+    cdp_file_info info;
+    int64_t n;
+    int32_t err, closed;
+    const int32_t fd =
+        f->open_file ? f->open_file(os->user, path, CDP_FILE_WRITE | CDP_FILE_CREATE) : -ENOSYS;
+    if (fd < 0) return fd;
+    while ((err = f->lock_file(os->user, fd, CDP_FILE_LOCK_ALONE)) == -EAGAIN) {
+        const uint64_t now = os->now_ns(os->user);
+        if (now >= until) break;
+        cdp__sleep_until(os, now + CDP__MS);
+    }
+    if (!err) {
+        memset(&info, 0, sizeof info);
+        err = f->file_info(os->user, fd, &info);
+        n = err ? 0 : f->write_at(os->user, fd, info.bytes, text, bytes);
+        if (!err && n < 0) err = (int32_t)n;
+        if (!err && (uint64_t)n < bytes) {
+            (void)f->cut_file(os->user, fd, info.bytes);
+            err = -EIO;
+        }
+        (void)f->lock_file(os->user, fd, CDP_FILE_UNLOCK);
+    }
+    closed = f->close_file(os->user, fd);
+    return err ? err : closed;
+}
+
+CDP__PRIVATE int32_t cdp__metric_rank(void) {
+    const char *text = getenv("RANK");
+    char *end;
+    const long rank = text ? strtol(text, &end, 10) : -1;
+    return text && end != text && !*end && rank >= 0 && rank < 65535 ? (int32_t)rank : -1;
+}
+
+CDP__PRIVATE bool cdp__metric_name_fits(const char *name) {
+    const size_t length = strlen(name);
+    size_t i;
+    for (i = 0; i < length; ++i)
+        if ((unsigned char)name[i] < ' ') return false;
+    return length > 0 && length <= CDP__METRIC_NAME;
+}
+
+CDP__PRIVATE uint64_t cdp__metric_text(const cdp_metric *m, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    const uint32_t part = (uint32_t)(m->time_us / 1000 % 1000);
+    cdp__text_add(&t, "{\"time\": %llu.%u%u%u, \"rank\": %d, \"name\": \"",
+        (unsigned long long)(m->time_us / 1000000), part / 100, part / 10 % 10, part % 10,
+        (int)m->rank);
+    cdp__json_inside(&t, m->name);
+    cdp__text_add(&t, "\", \"value\": ");
+    cdp__json_real(&t, m->value, false);
+    cdp__text_add(&t, "}\n");
+    return cdp__text_end(&t);
+}
+
+CDP_API cdp_status cdp_metric_put(const cdp_metrics *to, const char *name, double value) {
+    const char *path = to && to->path ? to->path : getenv("CDP_METRICS_FILE");
+    char text[6 * CDP__METRIC_NAME + 160];
+    cdp_metric m;
+    int32_t err;
+    if (!name) return cdp__missing("cdp_metric_put", "name");
+    if (!cdp__metric_name_fits(name))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_metric_put: the name has %zu characters; it must have 1 to %u, without control "
+            "characters",
+            strlen(name), CDP__METRIC_NAME);
+    m.name = name;
+    m.value = value;
+    m.time_us = cdp__os_date_us();
+    m.rank = cdp__metric_rank();
+    if (to && to->func) {
+        to->func(&m, to->user);
+        return CDP_OK;
+    }
+    if (!path || !*path) return CDP_OK;
+    err = cdp__metric_append(cdp_os_default(), path, text, cdp__metric_text(&m, text, sizeof text));
+    if (!err) return CDP_OK;
+    return cdp__fail_peer(CDP_ERR_IO, -1, -err, "cdp_metric_put: cannot write %s", path);
+}
+
 /* ---- >>launch/state: what an agent knows of its workers -------------------------------------- */
 
 /* Knows: desc, workers, phases. Promises: one struct for each worker, whose memory is the agent's;
@@ -1830,7 +1960,9 @@ struct cdp_agent {
     cdp__agent_phase phase;
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
-    uint64_t timers_ns; /* when to read the files of timers */
+    uint64_t timers_ns;           /* when to read the files of timers */
+    uint64_t health_ns;           /* when to write the health file next */
+    cdp_agent_state health_state; /* what it says */
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
     cdp__launch_console console;
     int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */
@@ -2288,6 +2420,39 @@ CDP_API cdp_status cdp_agent_save(cdp_agent *a, const char *path) {
     return cdp__fail_peer(CDP_ERR_IO, -1, err, "cdp_agent_save: cannot write %s", path);
 }
 
+/* ---- >>launch/health: a file that shows that an agent works ---------------------------------- */
+
+/* Knows: the state of an agent. Promises: whoever reads the file sees all of it; it is as old as the
+   last look of the agent, and at most a second older. */
+
+#define CDP__AGENT_HEALTH_MS 1000u /* how often the file is written while nothing changes */
+
+/* Writes the file, if it is time or the state has changed. Returns 0 or an errno. */
+CDP__PRIVATE int32_t cdp__agent_health(cdp_agent *a) {
+    const uint64_t now = cdp__agent_now(a);
+    char path[CDP__AGENT_PATH + 8];
+    uint32_t i, running = 0;
+    cdp__file_text f;
+    int32_t err;
+    if (!a->desc.health_file) return 0;
+    if (now < a->health_ns && a->health_state == a->state) return 0;
+    a->health_ns = now + CDP__AGENT_HEALTH_MS * CDP__MS;
+    a->health_state = a->state;
+    for (i = 0; i < a->desc.workers; ++i)
+        running += a->workers[i].p.pid && !a->workers[i].p.ended;
+    cdp__format(path, sizeof path, "%s.new", a->desc.health_file);
+    err = cdp__file_text_open(&f, a->os, path);
+    if (err) return err;
+    cdp__text_add(&f.text, "{\"state\": \"%s\"", cdp_agent_state_name(a->state));
+    cdp__agent_json_ms(&f.text, "time", cdp__os_date_us() / 1000);
+    cdp__agent_json_text(&f.text, "host", a->host);
+    cdp__text_add(&f.text, ", \"attempt\": %u, \"workers\": %u, \"running\": %u}\n", a->attempt,
+        a->desc.workers, running);
+    err = cdp__file_text_close(&f);
+    if (!err) err = -a->os->files.rename_file(a->os->user, path, a->desc.health_file);
+    return err;
+}
+
 /* ---- >>launch/attempt: all workers once ------------------------------------------------------ */
 
 /* Knows: how workers start. Promises: all of them run, or none is left and a sentence says why. */
@@ -2628,10 +2793,12 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
     attempt = a->attempt;
     until = cdp__agent_now(a) + wait_ms * CDP__MS;
     st = cdp__agent_look(a);
+    (void)cdp__agent_health(a);
     while (st == CDP_OK && a->state == was && a->attempt == attempt && a->phase != CDP__AGENT_OVER
         && cdp__agent_now(a) < until) {
         cdp__agent_sleep(a, until);
         st = cdp__agent_look(a);
+        (void)cdp__agent_health(a);
     }
     return st;
 }
@@ -2792,6 +2959,7 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     if (st == CDP_OK) st = cdp__agent_check_text("desc.master_addr", d->master_addr, 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.job_key", d->job_key, 256);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.log_dir", d->log_dir, 900);
+    if (st == CDP_OK) st = cdp__agent_check_text("desc.health_file", d->health_file, 900);
     return st;
 }
 
@@ -2852,6 +3020,7 @@ CDP__PRIVATE cdp_status cdp__agent_place(cdp_agent *a) {
 CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
     const uint64_t n = a->desc.workers;
     uint32_t i;
+    int32_t err;
     cdp_status st = cdp__agent_key(a);
     if (st == CDP_OK) st = cdp__agent_place(a);
     if (st != CDP_OK) return st;
@@ -2865,6 +3034,8 @@ CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
         *s = cdp__launch_stream_new(a->os, a->console.to[i % 2]);
         if (!*s) return cdp__fail_nomem("cdp_agent_start", sizeof **s);
     }
+    err = cdp__agent_health(a);
+    if (err) return cdp__agent_io("cannot write desc.health_file ", a->desc.health_file, err);
     return cdp__agent_attempt(a);
 }
 

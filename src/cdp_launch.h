@@ -42,7 +42,9 @@
         end them                                           cdp_agent_stop, cdp_agent_destroy
         know how each one ended, first failure first       cdp_agent_result; as a file: _save
         hear of starts and ends as they happen             desc.event; cdp_agent_event_text: JSON
+        let others see that the agent works                desc.health_file
         in a worker: be ended where it is stuck            cdp_timer_begin, cdp_timer_end
+        put numbers under names, for a file or a function  cdp_metric_put
 
     COMING FROM PyTorch
         torch.multiprocessing.spawn, start_processes       cdp_spawn
@@ -54,6 +56,8 @@
         Std, redirects, tee                                desc.redirects, desc.tee
         RunResult, ChildFailedError                        cdp_launch_result, ends[0]
         elastic.events: record, handlers                   desc.event
+        elastic.metrics: put_metric, MetricHandler         cdp_metric_put, cdp_metrics
+        HealthCheckServer                                  desc.health_file
         elastic.timer: expires, FileTimerServer            cdp_timer_begin, cdp_timer_end
         rendezvous of agents, machines that come and go    tools/cdprun
 
@@ -94,6 +98,7 @@ extern "C" {
 #include "launch/launch_api.h"
 #include "launch/spawn_api.h"
 #include "launch/timer_api.h"
+#include "launch/metric_api.h"
 
 #ifdef __cplusplus
 } /* extern "C" */
@@ -117,10 +122,12 @@ extern "C" {
 #include "launch/console.h"
 #include "launch/stream.h"
 #include "launch/timer.h"
+#include "launch/metric.h"
 #include "launch/state.h"
 #include "launch/environment.h"
 #include "launch/output.h"
 #include "launch/ends.h"
+#include "launch/health.h"
 #include "launch/attempt.h"
 #include "launch/agent.h"
 #include "launch/create.h"

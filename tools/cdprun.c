@@ -781,6 +781,8 @@ typedef struct job {
     int port;      /* MASTER_PORT of this attempt                           */
     nodes nodes;
     struct agent *agent; /* NULL: all machines are there from the beginning    */
+    int64_t health_at;   /* when to write --health-file next                   */
+    const char *health;  /* the state that it says                             */
     int events;          /* of --event-log; -1: none                           */
     bool events_lost;    /* one could not be written, which was said              */
     bool events_torn;    /* the last line has no end                              */
@@ -853,6 +855,47 @@ static void event(job *j, const char *format, ...) {
     text[used++] = '}';
     text[used++] = '\n';
     event_write(j, text, used);
+}
+
+/* ---- >>health  A file that shows that this process works. */
+
+static const char *health_state(const job *j) {
+    if (j->phase == JOIN) return "INIT";
+    if (j->phase == RUN) return "HEALTHY";
+    switch (j->cause) {
+    case NOTHING: return "SUCCEEDED";
+    case FAILURE:
+    case ELSEWHERE:
+    case NOT_STARTED: return j->running > 0 ? "UNHEALTHY" : "FAILED";
+    default: return "STOPPED";
+    }
+}
+
+/* Replaces the file, if it is time or the state has changed. False: it cannot be written. */
+static bool health_write(job *j) {
+    const char *path = j->opts->health_file, *state;
+    char next[RUN_DIR_BYTES];
+    struct timespec t;
+    if (path == NULL) return true;
+    state = health_state(j);
+    if (now_ns() < j->health_at && state == j->health) return true;
+    j->health_at = now_ns() + SECOND;
+    j->health = state;
+    if (snprintf(next, sizeof next, "%s.new", path) >= (int)sizeof next) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    FILE *f = fopen(next, "we");
+    if (f == NULL) return false;
+    clock_gettime(CLOCK_REALTIME, &t);
+    const bool written = fprintf(f,
+                             "{\"state\": \"%s\", \"time\": %lld.%03ld, \"pid\": %ld, "
+                             "\"restarts\": %d, \"ranks\": %d, \"running\": %d}\n",
+                             state, (long long)t.tv_sec, t.tv_nsec / 1000000, (long)getppid(),
+                             j->restarts, j->opts->n, j->running)
+        > 0;
+    const bool closed = fclose(f) == 0;
+    return written && closed && rename(next, path) == 0;
 }
 
 static int rank_of_pid(const job *j, pid_t pid) {
@@ -1841,6 +1884,7 @@ static int poll_timeout(const job *j) {
         : j->timeout_at;
     if (meets(j) && j->phase < FLUSH && j->nodes.look_at < when) when = j->nodes.look_at;
     if (timers_count(j) && j->timers_at < when) when = j->timers_at;
+    if (j->opts->health_file != NULL && j->health_at < when) when = j->health_at;
     const int64_t now = now_ns();
     if (j->phase == KILL && now + KILL_TICK < when) when = now + KILL_TICK;
     for (int i = 0; i < 2 * j->opts->n; ++i)
@@ -2005,6 +2049,7 @@ static void job_open(job *j) {
         j->polls[i].events = POLLIN;
     j->polls[POLL_WAKE].fd = wake_pipe[0];
     j->timeout_at = o->timeout > 0 ? now_ns() + o->timeout : NEVER;
+    if (!health_write(j)) fatal(o->health_file);
     if (o->event_log == NULL) return;
     j->events = open(o->event_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (j->events < 0) fatal(o->event_log);
@@ -2036,6 +2081,7 @@ static int keeper_run(options *o, const struct rlimit *files, const sigset_t *ma
         reap(&j);
         carry_output(&j);
         advance(&j);
+        health_write(&j);
     }
     run_dir_remove(o);
     if (!j.abandoned) { /* else our last will is to be executed */

@@ -95,6 +95,7 @@ typedef struct options {
     int is_host;              /* of --rdzv-conf: -1 not given                */
     const char *external;     /* --external-store; NULL: a launcher serves   */
     const char *event_log, *local_addr;
+    const char *health_file;        /* NULL: none */
     int64_t last_call, settle;      /* ns; see --rdzv-conf                 */
     int64_t keep_alive, keep_tries; /* of --rdzv-conf; 0: not given        */
     int64_t cooldown;               /* ns; of --cooldown                   */
@@ -413,6 +414,9 @@ static const option_row option_table[] = {
         "append what happens to this file, as lines of JSON with time, pid (of cdprun) and event: "
         "rank_end; with machines that come and go, and with --stay, also start, epoch, restart, "
         "alarm, left_out, final and end"},
+    {"--health-file", "FILE", OUTPUT, set_text, AT(health_file), {0},
+        "replace this file each second, and when the state changes, by a line of JSON with state, "
+        "time, pid (of cdprun), restarts, ranks and running: an old time shows that cdprun hangs"},
     {"--local-ranks-filter", "LIST", OUTPUT, set_text, AT(shown_ranks), {0},
         "show the output of these local ranks only: 0,3"},
 

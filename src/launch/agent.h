@@ -23,6 +23,7 @@
 #include "environment.h"
 #include "output.h"
 #include "ends.h"
+#include "health.h"
 #include "attempt.h"
 
 CDP__PRIVATE void cdp__agent_enter(cdp_agent *a, cdp__agent_phase phase, uint32_t ms) {
@@ -197,10 +198,12 @@ CDP_API cdp_status cdp_agent_step(cdp_agent *a, uint32_t wait_ms) {
     attempt = a->attempt;
     until = cdp__agent_now(a) + wait_ms * CDP__MS;
     st = cdp__agent_look(a);
+    (void)cdp__agent_health(a);
     while (st == CDP_OK && a->state == was && a->attempt == attempt && a->phase != CDP__AGENT_OVER
         && cdp__agent_now(a) < until) {
         cdp__agent_sleep(a, until);
         st = cdp__agent_look(a);
+        (void)cdp__agent_health(a);
     }
     return st;
 }

@@ -20,6 +20,7 @@
 #include "stream.h"
 #include "state.h"
 #include "environment.h"
+#include "health.h"
 #include "attempt.h"
 #include "agent.h"
 
@@ -98,6 +99,7 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     if (st == CDP_OK) st = cdp__agent_check_text("desc.master_addr", d->master_addr, 255);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.job_key", d->job_key, 256);
     if (st == CDP_OK) st = cdp__agent_check_text("desc.log_dir", d->log_dir, 900);
+    if (st == CDP_OK) st = cdp__agent_check_text("desc.health_file", d->health_file, 900);
     return st;
 }
 
@@ -158,6 +160,7 @@ CDP__PRIVATE cdp_status cdp__agent_place(cdp_agent *a) {
 CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
     const uint64_t n = a->desc.workers;
     uint32_t i;
+    int32_t err;
     cdp_status st = cdp__agent_key(a);
     if (st == CDP_OK) st = cdp__agent_place(a);
     if (st != CDP_OK) return st;
@@ -171,6 +174,8 @@ CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
         *s = cdp__launch_stream_new(a->os, a->console.to[i % 2]);
         if (!*s) return cdp__fail_nomem("cdp_agent_start", sizeof **s);
     }
+    err = cdp__agent_health(a);
+    if (err) return cdp__agent_io("cannot write desc.health_file ", a->desc.health_file, err);
     return cdp__agent_attempt(a);
 }
 

@@ -107,6 +107,11 @@ typedef struct cdp_launch_desc {
     bool no_prefix;
     /* the result is written to this file when the workers have ended for good */
     const char *result_file;
+    /* a file of one line of JSON, at most 900 characters of path, which is replaced whenever the
+       state changes, and each second while the program steps this agent: {"state", "time", "host",
+       "attempt", "workers", "running"}. A file whose time is old: the agent hangs, or is gone. NULL:
+       there is none */
+    const char *health_file;
     /* called for each event, inside cdp_agent_start(), cdp_agent_step() and cdp_agent_wait(); must
        not call functions of this agent. Workers that an agent kills because not all could start,
        or in cdp_agent_destroy(), have none. NULL: events go nowhere */
@@ -129,7 +134,8 @@ typedef struct cdp_launch_result {
 /* Starts the workers. An agent belongs to one thread at a time, and on Linux its workers die with
    the thread that started them. Errors: INVALID (a member is missing or out of range, or a command
    cannot be run: the sentence names it); IO (no pipe, log or process); UNSUPPORTED (this system
-   has no fork(): see cdp_spawn_desc.threads); NOMEM. */
+   has no fork(): see cdp_spawn_desc.threads); NOMEM. A health_file that cannot be written is IO
+   here, and no error later. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_agent_start(const cdp_launch_desc *desc, cdp_agent **out);
 /* Carries output, looks at the workers, starts them again: returns when the state has changed, and
    after wait_ms at the latest (0: at once). Call it, or cdp_agent_wait(), again and again: a

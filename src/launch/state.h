@@ -55,7 +55,9 @@ struct cdp_agent {
     cdp__agent_phase phase;
     uint64_t deadline_ns; /* of the phase */
     uint64_t timeout_ns, begun_ns;
-    uint64_t timers_ns; /* when to read the files of timers */
+    uint64_t timers_ns;           /* when to read the files of timers */
+    uint64_t health_ns;           /* when to write the health file next */
+    cdp_agent_state health_state; /* what it says */
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
     cdp__launch_console console;
     int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */

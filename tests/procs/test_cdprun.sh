@@ -489,6 +489,14 @@ check virtual-local-rank-of-list "$(CUDA_VISIBLE_DEVICES=5,GPU-7,1 "$C" -n 2 --n
 1 0 GPU-7 x"
 check virtual-local-rank-of-env "$(CUDA_VISIBLE_DEVICES=9 "$C" -n 2 --no-prefix --env CUDA_VISIBLE_DEVICES=4,6 --virtual-local-rank sh -c "$own" x | sort)" "0 0 4 x
 1 0 6 x"
+"$C" -n 2 --health-file health sh -c 'sleep 0.6' & pid=$!
+n=0; until grep -q HEALTHY health 2> /dev/null || [ $n -ge 500 ]; do sleep 0.01; n=$((n + 1)); done
+has health-runs health '{"state": "HEALTHY", "time": '
+has health-counts health '"ranks": 2, "running": 2}'
+wait $pid; has health-over health '{"state": "SUCCEEDED", "time": '
+"$C" -n 1 --grace 0 --health-file health sh -c 'exit 3' 2> err; has health-failed health '"FAILED"'
+"$C" -n 1 --health-file /no/such/health true 2> err; check health-nowhere "$?" 1
+has health-nowhere-text err '/no/such/health: No such file'
 check without-effect "$("$C" -n 1 --rdzv-conf=timeout=900,is_host=1 --local-addr 127.0.0.1 --start-method spawn --use_env --event-log-handler null --signals-to-handle SIGTERM,SIGINT --shutdown-timeout 30 sh -c 'echo good')" "[0] good"
 
 # Every option that cdprun knows is in its help: those that it takes, and those that it does not.

@@ -5,6 +5,7 @@
 
 #ifndef _WIN32
 #include <fcntl.h>
+#include <math.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 extern char **environ;
@@ -424,6 +425,100 @@ static void hear_lines(void *user, const cdp_agent_event *e) {
     if (e->end->rank == 0) T_TEXT("all is well\n", e->end->last_lines);
 }
 
+/* ---- metrics, health ---- */
+
+static void hear_metric(const cdp_metric *m, void *user) {
+    cdp_metric *const last = user;
+    *last = *m;
+}
+
+TEST(numbers_go_to_a_function_a_file_or_nowhere) {
+    cdp_metric last;
+    cdp_metrics to = {.func = hear_metric, .user = &last};
+    char name[220];
+    memset(&last, 0, sizeof last);
+    unsetenv("RANK");
+    T_EQ(CDP_OK, cdp_metric_put(&to, "loss", 0.25));
+    T(strcmp(last.name, "loss") == 0 && last.value == 0.25 && last.time_us && last.rank == -1);
+    folder();
+    to.func = NULL;
+    to.path = path_of("numbers");
+    setenv("RANK", "3", 1);
+    T_EQ(CDP_OK, cdp_metric_put(&to, "a \"quoted\" name", 1.5));
+    T_EQ(CDP_OK, cdp_metric_put(&to, "nan", (double)NAN));
+    unsetenv("RANK");
+    setenv("CDP_METRICS_FILE", path_of("numbers"), 1);
+    T_EQ(CDP_OK, cdp_metric_put(NULL, "third", -2));
+    T_TEXT(", \"rank\": 3, \"name\": \"a \\\"quoted\\\" name\", \"value\": 1.5}\n{\"time\": ",
+        text_of("numbers"));
+    T_TEXT("\"name\": \"nan\", \"value\": null}\n", text_of("numbers"));
+    T_TEXT("\"rank\": -1, \"name\": \"third\", \"value\": -2.0}\n", text_of("numbers"));
+    unsetenv("CDP_METRICS_FILE");
+    T_EQ(CDP_OK, cdp_metric_put(NULL, "nowhere", 1));
+    to.path = "";
+    T_EQ(CDP_OK, cdp_metric_put(&to, "nowhere", 1));
+    to.path = "/no/such/folder/numbers";
+    T_EQ(CDP_ERR_IO, cdp_metric_put(&to, "x", 1));
+    T_TEXT("cdp_metric_put: cannot write /no/such/folder/numbers", cdp_last_error()->text);
+    memset(name, 'x', sizeof name);
+    name[201] = 0;
+    T_EQ(CDP_ERR_INVALID, cdp_metric_put(NULL, name, 1));
+    T_TEXT("the name has 201 characters; it must have 1 to 200", cdp_last_error()->text);
+    T_EQ(CDP_ERR_INVALID, cdp_metric_put(NULL, "two\nlines", 1));
+    T_EQ(CDP_ERR_INVALID, cdp_metric_put(NULL, "", 1));
+    T_EQ(CDP_ERR_INVALID, cdp_metric_put(NULL, NULL, 1));
+    folder_remove();
+}
+
+static int puts_numbers(void *user) {
+    (void)user;
+    for (int i = 0; i < 25; ++i)
+        if (cdp_metric_put(NULL, "step", i) != CDP_OK) return 6;
+    return 0;
+}
+
+TEST(workers_share_a_file_of_numbers) {
+    char variable[160];
+    const char *env[] = {variable, NULL};
+    const cdp_launch_desc d = {.func = puts_numbers, .workers = 4, .poll_ms = 10, .env = env};
+    uint32_t lines = 0;
+    const char *at;
+    cdp_agent *a;
+    folder();
+    snprintf(variable, sizeof variable, "CDP_METRICS_FILE=%s", path_of("numbers"));
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    cdp_agent_destroy(a);
+    for (at = text_of("numbers"); *at; at = strchr(at, '\n') + 1, ++lines)
+        if (!T(strncmp(at, "{\"time\": ", 9) == 0 && strchr(at, '\n'))) break;
+    T_EQ(100, lines);
+    folder_remove();
+}
+
+TEST(a_health_file_shows_the_state) {
+    cdp_launch_desc d = shell(SHELL("sleep 0.3; exit 3"), 2);
+    char path[128];
+    cdp_agent *a;
+    snprintf(path, sizeof path, "%s", path_of("health"));
+    d.health_file = path;
+    d.grace_ms = 5000;
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_TEXT("{\"state\": \"INIT\", \"time\": ", text_of("health"));
+    T_EQ(CDP_OK, cdp_agent_step(a, 20));
+    T_TEXT("{\"state\": \"HEALTHY\", \"time\": ", text_of("health"));
+    T_TEXT("\"attempt\": 0, \"workers\": 2, \"running\": 2}\n", text_of("health"));
+    T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
+    T_TEXT("{\"state\": \"FAILED\", \"time\": ", text_of("health"));
+    T_TEXT("\"running\": 0}\n", text_of("health"));
+    T_EQ(-1, access(path_of("health.new"), F_OK));
+    cdp_agent_destroy(a);
+    d.health_file = "/no/such/folder/health";
+    T_EQ(CDP_ERR_IO, cdp_agent_start(&d, &a));
+    T_TEXT("cannot write desc.health_file /no/such/folder/health", cdp_last_error()->text);
+    T(a == NULL);
+    folder_remove();
+}
+
 TEST(an_event_has_the_last_lines_of_files) {
     cdp_launch_desc d =
         shell(SHELL("echo all is well; [ $RANK = 0 ] || { echo too hot >&2; exit 5; }"), 2);
@@ -801,6 +896,10 @@ int main(int argc, char **argv) {
             20},
         {"all_workers_start_again", all_workers_start_again, 20},
         {"the_program_hears_of_starts_and_ends", the_program_hears_of_starts_and_ends, 20},
+        {"numbers_go_to_a_function_a_file_or_nowhere", numbers_go_to_a_function_a_file_or_nowhere,
+            20},
+        {"workers_share_a_file_of_numbers", workers_share_a_file_of_numbers, 20},
+        {"a_health_file_shows_the_state", a_health_file_shows_the_state, 20},
         {"an_event_has_the_last_lines_of_files", an_event_has_the_last_lines_of_files, 20},
         {"workers_are_asked_to_end_and_killed", workers_are_asked_to_end_and_killed, 20},
         {"a_time_limit_ends_the_job", a_time_limit_ends_the_job, 20},
