@@ -68,7 +68,8 @@
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
                                                cdp_broadcast_bytes, cdp_scatter_bytes
         chain, cancel                          cdp_work_then, cdp_start_after, cdp_work_cancel
-        work with some of the ranks            cdp_group_new, cdp_group_split
+        work with some of the ranks            cdp_group_new, cdp_group_split; with settings of its
+                                               own: cdp_group_new_with; which: cdp_group_ranks
         have memory that peers read in place   cdp_group_alloc
         go on computing meanwhile              the same with _async, then cdp_work_wait
         send parts of different lengths        cdp_start with in_counts, out_counts
@@ -215,7 +216,7 @@
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
-        CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
+        CDP_NO_GROUPS *        off      no cdp_group_new, _new_with, _split, _ranks
         CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll and
                                         cdp_group_leave; a budget ends only waits: what moves goes
                                         on
@@ -1550,6 +1551,20 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, c
    rank not among them), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(
     cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out);
+
+/* cdp_group_new() with settings of its own: those of `own` (NULL: none) that are not 0 take the
+   place of the parent's. These may be: timeout_ms, small_bytes, piece_bytes, expose_bytes,
+   reproducible, choices (in place of the parent's rows), records, max_pending, operations. Ranks
+   must agree on them as in any group; a group made of this one inherits them. A backend:
+   cdp_group_set_backend(). Errors: as cdp_group_new(); INVALID: also another member, or a row of
+   `choices` that does not exist, or that reproducible forbids; UNSUPPORTED (CDP_NO_REPRODUCIBLE). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks,
+    uint32_t count, const cdp_group_desc *own, cdp_group **out);
+
+/* Writes the rank in the world of each rank of the group, in order, at most `max_count` of them;
+   `out` may be NULL. Returns how many ranks the group has; 0 for no group or one that is gone. Any
+   thread. */
+CDP_API uint32_t cdp_group_ranks(const cdp_group *group, uint32_t *out, uint32_t max_count);
 
 #define CDP_NO_COLOR 0xffffffffu
 
@@ -3492,6 +3507,12 @@ extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);
 }
+#ifndef CDP_NO_GROUPS
+inline cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks, uint32_t count,
+    const cdp_group_desc &own, cdp_group **out) {
+    return cdp_group_new_with(parent, ranks, count, &own, out);
+}
+#endif
 #ifndef CDP_NO_HUB
 inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) {
     return cdp_hub_create(&desc, out);
@@ -15075,6 +15096,11 @@ struct cdp_group {
     cdp__group_messages messages;
     cdp__group_timers timers;
     cdp__group_topology topology;
+#ifndef CDP_NO_GROUPS
+    /* how its algorithms are chosen: as in its world, or by `own`, whose rows are the group's */
+    const cdp__choosing *choosing;
+    cdp__choosing own;
+#endif
 
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
@@ -15103,6 +15129,15 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
     return NULL;
 #else
     return g->backend;
+#endif
+}
+
+/* How algorithms are chosen. */
+CDP__PRIVATE const cdp__choosing *cdp__choosing_of(const cdp_group *g) {
+#ifdef CDP_NO_GROUPS
+    return &g->w->choosing;
+#else
+    return g->choosing;
 #endif
 }
 
@@ -15341,8 +15376,8 @@ CDP__PRIVATE CDP__COLD void cdp__log_made(cdp_group *g) {
         "%llu; %s; algorithms: %u rows of choices, then the built-in table%s",
         d->rank, ranks, d->timeout_ms, (unsigned long long)d->small_bytes,
         (unsigned long long)d->piece_bytes, (unsigned long long)d->expose_bytes,
-        d->no_thread ? "no progress thread" : "a progress thread", g->w->choosing.row_count,
-        g->w->choosing.reproducible ? ", reproducible" : "");
+        d->no_thread ? "no progress thread" : "a progress thread", cdp__choosing_of(g)->row_count,
+        cdp__choosing_of(g)->reproducible ? ", reproducible" : "");
 }
 
 #endif /* CDP_NO_LOG_STRINGS */
@@ -17005,7 +17040,7 @@ CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     uint8_t is = g->topology.flags;
     if (cdp__reduced_as(rq->dtype, rq->op, rq->accumulate) != rq->dtype) is |= CDP__WIDER;
     if (cdp__kind_reduces(kind) && cdp__reduce_is_widest(rq->dtype, rq->op)) is |= CDP__WIDEST;
-    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, is);
+    return (uint8_t)cdp__select(cdp__choosing_of(g), kind, bytes, g->desc.world_size, is);
 }
 
 /* The shape of an operation, from which its algorithm is chosen. */
@@ -18567,6 +18602,9 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->deferred.entries);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
+#ifndef CDP_NO_GROUPS
+    cdp__free(os, (void *)(uintptr_t)g->own.rows);
+#endif
     cdp__free(os, g->topology.hosts.ranks);
     cdp__free(os, g);
 }
@@ -18800,6 +18838,9 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->desc = *desc;
     g->desc.transport = &m->transport;
     g->channel = channel;
+#ifndef CDP_NO_GROUPS
+    g->choosing = &m->choosing;
+#endif
     g->members = members;
     g->failure.domain.channel = channel;
     g->failure.domain.due_ns = g->timers.wait_ns = CDP__NEVER;
@@ -18821,7 +18862,6 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->link = &m->groups;
     if (g->next) g->next->link = &g->next;
     m->groups = g;
-    cdp__log_made(g);
     cdp__group_read_early(g);
     return g;
 }
@@ -18841,41 +18881,43 @@ CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_
 }
 
 /* Reads the caller's rows of algorithm choices, and resolves the algorithms' names. */
-CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *desc) {
-    cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
+CDP__PRIVATE cdp_status cdp__choices_read(
+    const cdp_os *os, cdp__choosing *to, const cdp_group_desc *desc, const char *call) {
+    cdp__row *rows = (cdp__row *)cdp__alloc(os, desc->choice_count * sizeof *rows);
     uint32_t i;
-    m->choosing.rows = rows;
-    m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
-    m->choosing.reproducible = desc->reproducible;
+    (void)call; /* unused with CDP_NO_LOG_STRINGS */
+    to->rows = rows;
+    to->small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
+    to->reproducible = desc->reproducible;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
 #ifdef CDP_NO_REPRODUCIBLE
     if (desc->reproducible)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_group_create: reproducible is set, but this program was built with "
-            "CDP_NO_REPRODUCIBLE");
+            "%s: reproducible is set, but this program was built with "
+            "CDP_NO_REPRODUCIBLE",
+            call);
 #endif
-    if (desc->choice_count && !desc->choices)
-        return cdp__missing("cdp_group_create", "desc.choices");
+    if (desc->choice_count && !desc->choices) return cdp__missing(call, "desc.choices");
     for (i = 0; i < desc->choice_count; ++i) {
         const cdp_choice *c = &desc->choices[i];
         char known[160] = "";
         const uint32_t a = cdp__choice_algo(c, known, sizeof known);
         if (a == CDP__ALGO_COUNT)
             return cdp__fail(CDP_ERR_INVALID,
-                "cdp_group_create: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s",
-                i, c->algorithm, cdp_coll_name(c->kind), known);
+                "%s: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s", call, i,
+                c->algorithm, cdp_coll_name(c->kind), known);
         if (desc->reproducible && !cdp__algo_at(a)->fixed)
             return cdp__fail(CDP_ERR_INVALID,
-                "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which "
+                "%s: choices[%u]: the bits of %s depend on the message's size, which "
                 "`reproducible` forbids",
-                i, c->algorithm);
+                call, i, c->algorithm);
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
         rows[i].only = a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__UNIFORM;
         if (a < CDP__LANES) rows[i].only = 0;
     }
-    m->choosing.row_count = desc->choice_count;
+    to->row_count = desc->choice_count;
     return CDP_OK;
 }
 
@@ -18976,7 +19018,7 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
     }
     m->given = *desc;
     if (!desc->expose_bytes && !t.remote.try_revoke) d.expose_bytes = d.window_bytes + 1;
-    st = cdp__choices_read(m, desc);
+    st = cdp__choices_read(m->os, &m->choosing, desc, "cdp_group_create");
     if (st == CDP_ERR_INVALID && !desc->transport && desc->hub) cdp__hub_refuse(t.self);
     if (st == CDP_OK) *out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL);
     if (st == CDP_OK && !*out) st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
@@ -18984,6 +19026,7 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
         cdp__world_destroy(m);
         return st;
     }
+    cdp__log_made(*out);
     st = cdp__group_start_thread(*out);
     if (st == CDP_OK) return CDP_OK;
     cdp_group_destroy(*out);
@@ -19016,52 +19059,134 @@ CDP__PRIVATE uint64_t cdp__world_channel(cdp__world *m, uint64_t ranks) {
     return cdp__hash(ranks, &made->count, sizeof made->count) | 2;
 }
 
-/* Creates a group of the world ranks world[0 .. count - 1]. Lock held. NULL: out of memory. */
-CDP__PRIVATE cdp_group *cdp__group_of(
-    cdp_group *parent, const uint32_t *world, uint32_t count, uint64_t channel, uint32_t records) {
-    cdp_group_desc d = parent->desc;
+/* Gives *to a copy of the rows. False: out of memory. */
+CDP__PRIVATE bool cdp__rows_copy(const cdp_os *os, const cdp__choosing *from, cdp__choosing *to) {
+    cdp__row *rows = (cdp__row *)cdp__alloc(os, from->row_count * sizeof *rows);
+    to->rows = rows;
+    to->row_count = from->row_count;
+    if (rows && from->row_count) memcpy(rows, from->rows, from->row_count * sizeof *rows);
+    return rows != NULL;
+}
+
+/* A copy of how the parent's algorithms are chosen, where that is not how those of the world are:
+   the parent may be destroyed first. False: out of memory. */
+CDP__PRIVATE bool cdp__group_inherit(const cdp_group *parent, cdp__choosing *to) {
+    if (parent->choosing == &parent->w->choosing || to->rows) return true;
+    to->small_bytes = parent->choosing->small_bytes;
+    to->reproducible = parent->choosing->reproducible;
+    return cdp__rows_copy(parent->os, parent->choosing, to);
+}
+
+/* Creates a group of the world ranks world[0 .. count - 1], with these settings. `own`: how its
+   algorithms are chosen, whose rows it takes; rows NULL: as those of its parent. Lock held. NULL:
+   out of memory. */
+CDP__PRIVATE cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, uint32_t count,
+    uint64_t channel, const cdp_group_desc *like, cdp__choosing *chosen) {
+    cdp_group_desc d = *like;
     uint32_t *own = (uint32_t *)cdp__alloc(parent->os, count * sizeof *own);
     cdp_group *g;
-    if (!own) return NULL;
+    if (!own || !cdp__group_inherit(parent, chosen)) {
+        cdp__free(parent->os, own);
+        return NULL;
+    }
     memcpy(own, world, count * sizeof *own);
     d.world_size = count;
-    d.records = records;
     for (d.rank = 0; own[d.rank] != parent->w->rank; ++d.rank) {
     }
     g = cdp__group_make(parent->w, &d, channel, own);
-    if (!g) cdp__free(parent->os, own);
+    if (!g) {
+        cdp__free(parent->os, own);
+        return NULL;
+    }
+    if (chosen->rows) {
+        g->own = *chosen;
+        g->choosing = &g->own;
+        chosen->rows = NULL; /* they are the group's now */
+    }
+    cdp__log_made(g);
     return g;
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_new(
-    cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
-    uint32_t *world, i, k;
-    uint64_t channel, hash = CDP__HASH_START;
+/* The settings of a new group: those of its parent, but for what `own` has. *chosen gets rows where
+   its algorithms are not chosen as those of its parent; the caller frees them. */
+CDP__PRIVATE cdp_status cdp__group_settings(
+    const cdp_group *parent, const cdp_group_desc *own, cdp_group_desc *d, cdp__choosing *chosen) {
+    cdp_group_desc mine;
+    cdp_status st;
+    memset(chosen, 0, sizeof *chosen);
+    *d = parent->desc;
+    if (!own) return CDP_OK;
+    if (own->rank || own->world_size || own->hub || own->transport || own->spin_us || own->no_spin
+        || own->no_thread || own->dump_path || own->stage_bytes || own->window_bytes || own->waits
+        || own->os || own->logger.func || own->logger.level)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_group_new_with: own has a member that groups of one world share; set timeout_ms, "
+            "small_bytes, piece_bytes, expose_bytes, reproducible, choices, records, max_pending "
+            "and operations, and nothing else");
+    mine = *own;
+    mine.os = parent->os;
+    cdp__group_desc_defaults(&mine);
+    if (own->timeout_ms) d->timeout_ms = mine.timeout_ms;
+    if (own->small_bytes) d->small_bytes = mine.small_bytes;
+    if (own->piece_bytes) d->piece_bytes = mine.piece_bytes;
+    if (own->expose_bytes) d->expose_bytes = mine.expose_bytes;
+    if (own->records) d->records = mine.records;
+    if (own->max_pending) d->max_pending = mine.max_pending;
+    if (own->operations) d->operations = mine.operations;
+    d->reproducible = d->reproducible || own->reproducible;
+    if (!own->small_bytes && !own->reproducible && !own->choice_count) return CDP_OK;
+    mine.small_bytes = d->small_bytes;
+    mine.reproducible = d->reproducible;
+    mine.choices = own->choices;
+    mine.choice_count = own->choice_count;
+    st = cdp__choices_read(parent->os, chosen, &mine, "cdp_group_new_with");
+    if (st != CDP_OK || own->choice_count) return st;
+    cdp__free(parent->os, (void *)(uintptr_t)chosen->rows);
+    return cdp__rows_copy(parent->os, cdp__choosing_of(parent), chosen)
+        ? CDP_OK
+        : cdp__fail_nomem("a group", cdp__choosing_of(parent)->row_count * sizeof(cdp__row));
+}
+
+/* Checks the list of ranks of a new group. */
+CDP__PRIVATE cdp_status cdp__group_list_check(
+    const cdp_group *parent, const uint32_t *ranks, uint32_t count, const char *call) {
     bool member = false;
-    const cdp_status st = cdp__alive(parent, "cdp_group_new");
-    if (out) *out = NULL;
-    if (st != CDP_OK) return st;
-    if (!out) return cdp__missing("cdp_group_new", "out");
-    if (!ranks) return cdp__missing("cdp_group_new", "ranks");
+    uint32_t i, k;
+    if (!ranks) return cdp__missing(call, "ranks");
     if (!count)
-        return cdp__fail(
-            CDP_ERR_INVALID, "cdp_group_new: count is 0; a group has at least one rank");
+        return cdp__fail(CDP_ERR_INVALID, "%s: count is 0; a group has at least one rank", call);
     for (i = 0; i < count; ++i) {
         if (ranks[i] >= parent->desc.world_size)
-            return cdp__fail(CDP_ERR_INVALID,
-                "cdp_group_new: rank %u is not below the parent's size %u", ranks[i],
-                parent->desc.world_size);
+            return cdp__fail(CDP_ERR_INVALID, "%s: rank %u is not below the parent's size %u", call,
+                ranks[i], parent->desc.world_size);
         for (k = 0; k < i; ++k)
             if (ranks[k] == ranks[i])
                 return cdp__fail(
-                    CDP_ERR_INVALID, "cdp_group_new: rank %u is in the list twice", ranks[i]);
+                    CDP_ERR_INVALID, "%s: rank %u is in the list twice", call, ranks[i]);
         member = member || ranks[i] == parent->desc.rank;
     }
-    if (!member)
-        return cdp__fail(CDP_ERR_INVALID,
-            "cdp_group_new: this rank (%u) is not in the list; only the ranks of the new group "
-            "make it",
-            parent->desc.rank);
+    if (member) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: this rank (%u) is not in the list; only the ranks of the new group make it", call,
+        parent->desc.rank);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__group_new(cdp_group *parent, const uint32_t *ranks,
+    uint32_t count, const cdp_group_desc *own, const char *call, cdp_group **out) {
+    uint32_t *world, i;
+    uint64_t channel, hash = CDP__HASH_START;
+    cdp_group_desc d;
+    cdp__choosing chosen;
+    cdp_status st = cdp__alive(parent, call);
+    if (out) *out = NULL;
+    if (st == CDP_OK && !out) st = cdp__missing(call, "out");
+    if (st == CDP_OK) st = cdp__group_list_check(parent, ranks, count, call);
+    if (st != CDP_OK) return st;
+    st = cdp__group_settings(parent, own, &d, &chosen);
+    if (st != CDP_OK) {
+        cdp__free(parent->os, (void *)(uintptr_t)chosen.rows);
+        return st;
+    }
     for (i = 0; i < count; ++i) {
         uint8_t bytes[4];
         cdp__put_u32(bytes, cdp__world_rank(parent, ranks[i]));
@@ -19072,10 +19197,29 @@ CDP_API CDP__COLD cdp_status cdp_group_new(
         world[i] = cdp__world_rank(parent, ranks[i]);
     cdp__enter(parent);
     channel = cdp__world_channel(parent->w, hash); /* counts where memory is lacking, too */
-    if (world && channel) *out = cdp__group_of(parent, world, count, channel, parent->desc.records);
+    if (world && channel) *out = cdp__group_of(parent, world, count, channel, &d, &chosen);
     cdp__leave(parent);
     cdp__free(parent->os, world);
+    cdp__free(parent->os, (void *)(uintptr_t)chosen.rows);
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
+}
+
+CDP_API CDP__COLD cdp_status cdp_group_new(
+    cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
+    return cdp__group_new(parent, ranks, count, NULL, "cdp_group_new", out);
+}
+
+CDP_API CDP__COLD cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks,
+    uint32_t count, const cdp_group_desc *own, cdp_group **out) {
+    return cdp__group_new(parent, ranks, count, own, "cdp_group_new_with", out);
+}
+
+CDP_API uint32_t cdp_group_ranks(const cdp_group *g, uint32_t *out, uint32_t max_count) {
+    const uint32_t n = cdp_size(g);
+    uint32_t p;
+    for (p = 0; out && p < n && p < max_count; ++p)
+        out[p] = cdp__world_rank(g, p);
+    return n;
 }
 
 CDP_API CDP__COLD cdp_status cdp_group_split(
@@ -21994,7 +22138,7 @@ CDP_API const char *cdp_group_backend_name(const cdp_group *g) {
 }
 
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
-    const cdp__choosing *c = &g->w->choosing;
+    const cdp__choosing *c = cdp__choosing_of(g);
     uint32_t kind, i;
     if (g->topology.hosts.ranks)
         cdp__text_add(t, "%u hosts, of %u to %u ranks; ", g->topology.hosts.count,
@@ -22036,12 +22180,18 @@ CDP__PRIVATE void cdp__describe_setting(
 CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     const cdp_group_desc *d, *given;
+    cdp_group_desc usual;
     uint32_t p;
     if (cdp__alive(g, "cdp_describe") != CDP_OK) return cdp__text_end(&t);
     cdp__enter(g);
     d = &g->desc;
     given = &g->w->given;
-#define CDP__SAY(name, unit) cdp__describe_setting(&t, #name, d->name, unit, given->name != 0)
+    usual = *d; /* a group may have settings of its own, see cdp_group_new_with() */
+    if (g->members) usual = *given;
+    cdp__group_desc_defaults(&usual);
+    if (!given->expose_bytes) usual.expose_bytes = d->expose_bytes;
+#define CDP__SAY(name, unit) \
+    cdp__describe_setting(&t, #name, d->name, unit, given->name != 0 || d->name != usual.name)
     cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR,
         CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
     if (g->members) cdp__text_add(&t, ", rank %u of %u in the world", g->w->rank, g->w->size);

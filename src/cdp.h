@@ -66,7 +66,8 @@
         exchange bytes of any length           cdp_allgather_bytes, cdp_gather_bytes,
                                                cdp_broadcast_bytes, cdp_scatter_bytes
         chain, cancel                          cdp_work_then, cdp_start_after, cdp_work_cancel
-        work with some of the ranks            cdp_group_new, cdp_group_split
+        work with some of the ranks            cdp_group_new, cdp_group_split; with settings of its
+                                               own: cdp_group_new_with; which: cdp_group_ranks
         have memory that peers read in place   cdp_group_alloc
         go on computing meanwhile              the same with _async, then cdp_work_wait
         send parts of different lengths        cdp_start with in_counts, out_counts
@@ -213,7 +214,7 @@
                                         cdp_monitored_barrier, no channels
         CDP_NO_CHANNELS *      off      no cdp_channel_open and the other calls of channels
         CDP_NO_CHAINS *        off      no cdp_work_then, cdp_start_after, cdp_work_cancel
-        CDP_NO_GROUPS *        off      no cdp_group_new, cdp_group_split
+        CDP_NO_GROUPS *        off      no cdp_group_new, _new_with, _split, _ranks
         CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll and
                                         cdp_group_leave; a budget ends only waits: what moves goes
                                         on

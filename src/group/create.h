@@ -120,6 +120,9 @@ CDP__PRIVATE void cdp__group_free(cdp_group *g) {
     cdp__free(os, g->deferred.entries);
     cdp__free(os, g->exec.tmp);
     cdp__free(os, g->members);
+#ifndef CDP_NO_GROUPS
+    cdp__free(os, (void *)(uintptr_t)g->own.rows);
+#endif
     cdp__free(os, g->topology.hosts.ranks);
     cdp__free(os, g);
 }
@@ -353,6 +356,9 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->desc = *desc;
     g->desc.transport = &m->transport;
     g->channel = channel;
+#ifndef CDP_NO_GROUPS
+    g->choosing = &m->choosing;
+#endif
     g->members = members;
     g->failure.domain.channel = channel;
     g->failure.domain.due_ns = g->timers.wait_ns = CDP__NEVER;
@@ -374,7 +380,6 @@ CDP__PRIVATE cdp_group *cdp__group_make(
     g->link = &m->groups;
     if (g->next) g->next->link = &g->next;
     m->groups = g;
-    cdp__log_made(g);
     cdp__group_read_early(g);
     return g;
 }
@@ -394,41 +399,43 @@ CDP__PRIVATE uint32_t cdp__choice_algo(const cdp_choice *c, char *known, uint64_
 }
 
 /* Reads the caller's rows of algorithm choices, and resolves the algorithms' names. */
-CDP__PRIVATE cdp_status cdp__choices_read(cdp__world *m, const cdp_group_desc *desc) {
-    cdp__row *rows = (cdp__row *)cdp__alloc(m->os, desc->choice_count * sizeof *rows);
+CDP__PRIVATE cdp_status cdp__choices_read(
+    const cdp_os *os, cdp__choosing *to, const cdp_group_desc *desc, const char *call) {
+    cdp__row *rows = (cdp__row *)cdp__alloc(os, desc->choice_count * sizeof *rows);
     uint32_t i;
-    m->choosing.rows = rows;
-    m->choosing.small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
-    m->choosing.reproducible = desc->reproducible;
+    (void)call; /* unused with CDP_NO_LOG_STRINGS */
+    to->rows = rows;
+    to->small_bytes = cdp__def(desc->small_bytes, 64 * 1024);
+    to->reproducible = desc->reproducible;
     if (!rows) return cdp__fail_nomem("a group", desc->choice_count * sizeof *rows);
 #ifdef CDP_NO_REPRODUCIBLE
     if (desc->reproducible)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
-            "cdp_group_create: reproducible is set, but this program was built with "
-            "CDP_NO_REPRODUCIBLE");
+            "%s: reproducible is set, but this program was built with "
+            "CDP_NO_REPRODUCIBLE",
+            call);
 #endif
-    if (desc->choice_count && !desc->choices)
-        return cdp__missing("cdp_group_create", "desc.choices");
+    if (desc->choice_count && !desc->choices) return cdp__missing(call, "desc.choices");
     for (i = 0; i < desc->choice_count; ++i) {
         const cdp_choice *c = &desc->choices[i];
         char known[160] = "";
         const uint32_t a = cdp__choice_algo(c, known, sizeof known);
         if (a == CDP__ALGO_COUNT)
             return cdp__fail(CDP_ERR_INVALID,
-                "cdp_group_create: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s",
-                i, c->algorithm, cdp_coll_name(c->kind), known);
+                "%s: choices[%u]: there is no algorithm \"%s\" for %s; there is: %s", call, i,
+                c->algorithm, cdp_coll_name(c->kind), known);
         if (desc->reproducible && !cdp__algo_at(a)->fixed)
             return cdp__fail(CDP_ERR_INVALID,
-                "cdp_group_create: choices[%u]: the bits of %s depend on the message's size, which "
+                "%s: choices[%u]: the bits of %s depend on the message's size, which "
                 "`reproducible` forbids",
-                i, c->algorithm);
+                call, i, c->algorithm);
         rows[i].algo = (uint8_t)a;
         rows[i].max_bytes = cdp__min(c->max_bytes, CDP__TINY - 1);
         rows[i].max_ranks = c->max_ranks;
         rows[i].only = a < CDP__HOSTS_GATHER ? CDP__HOSTS : CDP__UNIFORM;
         if (a < CDP__LANES) rows[i].only = 0;
     }
-    m->choosing.row_count = desc->choice_count;
+    to->row_count = desc->choice_count;
     return CDP_OK;
 }
 
@@ -529,7 +536,7 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
     }
     m->given = *desc;
     if (!desc->expose_bytes && !t.remote.try_revoke) d.expose_bytes = d.window_bytes + 1;
-    st = cdp__choices_read(m, desc);
+    st = cdp__choices_read(m->os, &m->choosing, desc, "cdp_group_create");
     if (st == CDP_ERR_INVALID && !desc->transport && desc->hub) cdp__hub_refuse(t.self);
     if (st == CDP_OK) *out = cdp__group_make(m, &d, CDP__WORLD_CHANNEL, NULL);
     if (st == CDP_OK && !*out) st = cdp__fail_nomem("a group", d.world_size * sizeof(cdp__peer));
@@ -537,6 +544,7 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
         cdp__world_destroy(m);
         return st;
     }
+    cdp__log_made(*out);
     st = cdp__group_start_thread(*out);
     if (st == CDP_OK) return CDP_OK;
     cdp_group_destroy(*out);

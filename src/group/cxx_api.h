@@ -24,6 +24,12 @@ extern "C++" { /* also where a program includes the header in extern "C" */
 inline cdp_status cdp_group_create(const cdp_group_desc &desc, cdp_group **out) {
     return cdp_group_create(&desc, out);
 }
+#ifndef CDP_NO_GROUPS
+inline cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks, uint32_t count,
+    const cdp_group_desc &own, cdp_group **out) {
+    return cdp_group_new_with(parent, ranks, count, &own, out);
+}
+#endif
 #ifndef CDP_NO_HUB
 inline cdp_status cdp_hub_create(const cdp_hub_desc &desc, cdp_hub **out) {
     return cdp_hub_create(&desc, out);

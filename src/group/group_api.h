@@ -108,6 +108,20 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, c
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(
     cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out);
 
+/* cdp_group_new() with settings of its own: those of `own` (NULL: none) that are not 0 take the
+   place of the parent's. These may be: timeout_ms, small_bytes, piece_bytes, expose_bytes,
+   reproducible, choices (in place of the parent's rows), records, max_pending, operations. Ranks
+   must agree on them as in any group; a group made of this one inherits them. A backend:
+   cdp_group_set_backend(). Errors: as cdp_group_new(); INVALID: also another member, or a row of
+   `choices` that does not exist, or that reproducible forbids; UNSUPPORTED (CDP_NO_REPRODUCIBLE). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks,
+    uint32_t count, const cdp_group_desc *own, cdp_group **out);
+
+/* Writes the rank in the world of each rank of the group, in order, at most `max_count` of them;
+   `out` may be NULL. Returns how many ranks the group has; 0 for no group or one that is gone. Any
+   thread. */
+CDP_API uint32_t cdp_group_ranks(const cdp_group *group, uint32_t *out, uint32_t max_count);
+
 #define CDP_NO_COLOR 0xffffffffu
 
 /* Collective over the parent: ranks of the same colour form a group, in the order of their keys

@@ -121,8 +121,8 @@ CDP__PRIVATE CDP__COLD void cdp__log_made(cdp_group *g) {
         "%llu; %s; algorithms: %u rows of choices, then the built-in table%s",
         d->rank, ranks, d->timeout_ms, (unsigned long long)d->small_bytes,
         (unsigned long long)d->piece_bytes, (unsigned long long)d->expose_bytes,
-        d->no_thread ? "no progress thread" : "a progress thread", g->w->choosing.row_count,
-        g->w->choosing.reproducible ? ", reproducible" : "");
+        d->no_thread ? "no progress thread" : "a progress thread", cdp__choosing_of(g)->row_count,
+        cdp__choosing_of(g)->reproducible ? ", reproducible" : "");
 }
 
 #endif /* CDP_NO_LOG_STRINGS */

@@ -20,6 +20,7 @@
 #include "state.h"
 #include "records.h"
 #include "progress.h"
+#include "world.h"
 
 #ifndef CDP_NO_RECORDER
 
@@ -62,7 +63,7 @@ CDP_API const char *cdp_group_backend_name(const cdp_group *g) {
 }
 
 CDP__PRIVATE void cdp__describe_choices(const cdp_group *g, cdp__text *t) {
-    const cdp__choosing *c = &g->w->choosing;
+    const cdp__choosing *c = cdp__choosing_of(g);
     uint32_t kind, i;
     if (g->topology.hosts.ranks)
         cdp__text_add(t, "%u hosts, of %u to %u ranks; ", g->topology.hosts.count,
@@ -104,12 +105,18 @@ CDP__PRIVATE void cdp__describe_setting(
 CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     const cdp_group_desc *d, *given;
+    cdp_group_desc usual;
     uint32_t p;
     if (cdp__alive(g, "cdp_describe") != CDP_OK) return cdp__text_end(&t);
     cdp__enter(g);
     d = &g->desc;
     given = &g->w->given;
-#define CDP__SAY(name, unit) cdp__describe_setting(&t, #name, d->name, unit, given->name != 0)
+    usual = *d; /* a group may have settings of its own, see cdp_group_new_with() */
+    if (g->members) usual = *given;
+    cdp__group_desc_defaults(&usual);
+    if (!given->expose_bytes) usual.expose_bytes = d->expose_bytes;
+#define CDP__SAY(name, unit) \
+    cdp__describe_setting(&t, #name, d->name, unit, given->name != 0 || d->name != usual.name)
     cdp__text_add(&t, "cdp %d.%d.%d, wire %d; rank %u of %u", CDP_VERSION_MAJOR, CDP_VERSION_MINOR,
         CDP_VERSION_PATCH, CDP_WIRE_VERSION, d->rank, d->world_size);
     if (g->members) cdp__text_add(&t, ", rank %u of %u in the world", g->w->rank, g->w->size);

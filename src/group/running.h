@@ -124,7 +124,7 @@ CDP__PRIVATE uint8_t cdp__op_algo(const cdp_group *g, const cdp__op *op) {
     uint8_t is = g->topology.flags;
     if (cdp__reduced_as(rq->dtype, rq->op, rq->accumulate) != rq->dtype) is |= CDP__WIDER;
     if (cdp__kind_reduces(kind) && cdp__reduce_is_widest(rq->dtype, rq->op)) is |= CDP__WIDEST;
-    return (uint8_t)cdp__select(&g->w->choosing, kind, bytes, g->desc.world_size, is);
+    return (uint8_t)cdp__select(cdp__choosing_of(g), kind, bytes, g->desc.world_size, is);
 }
 
 /* The shape of an operation, from which its algorithm is chosen. */

@@ -25,6 +25,7 @@
 #include "../base/hash.h"
 #include "../base/ended.h"
 #include "../collective/rounds.h"
+#include "../collective/select.h"
 #include "../message/header.h"
 #include "../failure/records.h"
 #include "../failure/chains.h"
@@ -236,6 +237,11 @@ struct cdp_group {
     cdp__group_messages messages;
     cdp__group_timers timers;
     cdp__group_topology topology;
+#ifndef CDP_NO_GROUPS
+    /* how its algorithms are chosen: as in its world, or by `own`, whose rows are the group's */
+    const cdp__choosing *choosing;
+    cdp__choosing own;
+#endif
 
     cdp_group_desc desc; /* with defaults; rank and world_size are those of this group */
     cdp_group *next;     /* in world->groups */
@@ -264,6 +270,15 @@ CDP__PRIVATE const cdp_backend *cdp__backend_of(const cdp_group *g) {
     return NULL;
 #else
     return g->backend;
+#endif
+}
+
+/* How algorithms are chosen. */
+CDP__PRIVATE const cdp__choosing *cdp__choosing_of(const cdp_group *g) {
+#ifdef CDP_NO_GROUPS
+    return &g->w->choosing;
+#else
+    return g->choosing;
 #endif
 }
 

@@ -39,6 +39,7 @@ TEST(out_is_null_after_a_failure) {
     LEAVES_NULL(cdp_hub, cdp_hub_create(&(cdp_hub_desc){0}, &out));
     LEAVES_NULL(cdp_group, cdp_group_create(&(cdp_group_desc){0}, &out));
     LEAVES_NULL(cdp_group, cdp_group_new(NULL, NULL, 0, &out));
+    LEAVES_NULL(cdp_group, cdp_group_new_with(NULL, NULL, 0, NULL, &out));
     LEAVES_NULL(cdp_group, cdp_group_split(NULL, 0, 0, &out));
     LEAVES_NULL(cdp_group, cdp_group_shrink(NULL, NULL, NULL, &out));
     LEAVES_NULL(cdp_ddp, cdp_ddp_create(&(cdp_ddp_desc){0}, &out));

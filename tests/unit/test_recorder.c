@@ -663,8 +663,85 @@ TEST(who_is_stuck_refuses_what_is_no_dump) {
     unlink(path);
 }
 
+/* ---- groups with settings of their own ---- */
+
+static const cdp_choice own_choices[] = {{.kind = CDP_COLL_ALLREDUCE, .algorithm = "ring"}};
+
+static void groups_of_their_own(cdp_group *g, void *arg) {
+    const uint32_t ranks[] = {2, 0}, both[] = {0, 1};
+    const cdp_group_desc own = {.timeout_ms = 43210,
+        .choices = own_choices,
+        .choice_count = 1,
+        .records = 7,
+        .max_pending = 3};
+    const cdp_group_desc exact = {.reproducible = true};
+    cdp_group *part = NULL, *child = NULL, *same = NULL;
+    uint32_t listed[3] = {9, 9, 9}, twice = 2;
+    char text[12000];
+    cdp_record r[8];
+    (void)arg;
+    T(cdp_group_ranks(g, listed, 3) == 3 && listed[0] == 0 && listed[2] == 2);
+    if (cdp_rank(g) == 1) return;
+    T_EQ(CDP_OK, cdp_group_new_with(g, ranks, 2, &own, &part));
+    T(cdp_group_ranks(part, listed, 1) == 2 && listed[0] == 2 && listed[1] == 1);
+    T(cdp_group_ranks(part, NULL, 0) == 2 && cdp_group_ranks(NULL, listed, 3) == 0);
+    T(cdp_group_desc_of(part)->timeout_ms == 43210 && cdp_group_desc_of(part)->records == 7
+        && cdp_group_desc_of(part)->max_pending == 3
+        && cdp_group_desc_of(part)->piece_bytes == cdp_group_desc_of(g)->piece_bytes);
+    T(cdp_group_desc_of(g)->timeout_ms == 60000);
+    T(cdp_describe(part, text, sizeof text) < sizeof text);
+    T_TEXT("timeout_ms = 43210 ms (set)", text);
+    T_TEXT("piece_bytes = 1048576 (default)", text);
+    T_TEXT("  allreduce: ring (choices)\n", text);
+    T_EQ(CDP_OK, cdp_group_new(part, both, 2, &child)); /* inherits, and outlives it */
+    T_EQ(CDP_OK, cdp_group_new_with(part, both, 2, &exact, &same));
+    allreduce_some(part, &twice);
+    T_EQ(2, cdp_group_records(part, r, 8));
+    T(strcmp(r[1].algorithm, "ring") == 0);
+    cdp_group_destroy(part);
+    allreduce_some(child, &twice);
+    T_EQ(2, cdp_group_records(child, r, 8));
+    T(strcmp(r[1].algorithm, "ring") == 0 && cdp_group_desc_of(child)->timeout_ms == 43210);
+    cdp_group_destroy(child);
+    T(cdp_group_desc_of(same)->reproducible && cdp_group_desc_of(same)->timeout_ms == 43210);
+    T(cdp_describe(same, text, sizeof text) < sizeof text);
+    T_TEXT("  allreduce: ring (choices) (not while reproducible)\n", text);
+    allreduce_some(same, &twice);
+    T_EQ(2, cdp_group_records(same, r, 8));
+    T(strcmp(r[1].algorithm, "ring") != 0);
+    cdp_group_destroy(same);
+}
+
+TEST(a_group_has_settings_of_its_own) {
+    run_counted(3, groups_of_their_own, NULL);
+}
+
+TEST(settings_that_a_world_shares_are_refused) {
+    const cdp_choice odd = {.kind = CDP_COLL_ALLREDUCE, .algorithm = "by post"};
+    cdp_group *g = group_of_one(counted_os()), *part = g;
+    const cdp_group_desc shared[] = {{.spin_us = 1}, {.no_thread = true}, {.world_size = 1},
+        {.dump_path = "x"}, {.logger.level = CDP_LOG_INFO}};
+    const cdp_group_desc wrong = {.choices = &odd, .choice_count = 1};
+    const uint32_t own = 0;
+    uint32_t i;
+    for (i = 0; i < sizeof shared / sizeof *shared; ++i)
+        REFUSED(CDP_ERR_INVALID, "cdp_group_new_with: own has a member that groups of one world",
+            cdp_group_new_with(g, &own, 1, &shared[i], &part));
+    REFUSED(CDP_ERR_INVALID, "cdp_group_new_with: choices[0]: there is no algorithm \"by post\"",
+        cdp_group_new_with(g, &own, 1, &wrong, &part));
+    T(part == NULL);
+    REFUSED(CDP_ERR_INVALID, "cdp_group_new_with: count is 0",
+        cdp_group_new_with(g, &own, 0, NULL, &part));
+    T_EQ(CDP_OK, cdp_group_new_with(g, &own, 1, NULL, &part));
+    cdp_group_destroy(part);
+    cdp_group_destroy(g);
+    T_EQ(0, counted.held);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"a_group_has_settings_of_its_own", a_group_has_settings_of_its_own, 20},
+        {"settings_that_a_world_shares_are_refused", settings_that_a_world_shares_are_refused, 20},
         {"records_are_the_last_operations", records_are_the_last_operations, 20},
         {"records_of_what_is_still_going_on", records_of_what_is_still_going_on, 20},
         {"records_of_wrong_arguments", records_of_wrong_arguments, 20},
