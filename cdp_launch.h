@@ -211,8 +211,8 @@ typedef struct cdp_launch_desc {
     const char *result_file;
     /* a file of one line of JSON, at most 900 characters of path, which is replaced whenever the
        state changes, and each second while the program steps this agent: {"state", "time", "host",
-       "attempt", "workers", "running"}. A file whose time is old: the agent hangs, or is gone. NULL:
-       there is none */
+       "attempt", "workers", "running"}. A file whose time is old: the agent hangs, or is gone.
+       NULL: there is none */
     const char *health_file;
     /* called for each event, inside cdp_agent_start(), cdp_agent_step() and cdp_agent_wait(); must
        not call functions of this agent. Workers that an agent kills because not all could start,
@@ -2422,8 +2422,8 @@ CDP_API cdp_status cdp_agent_save(cdp_agent *a, const char *path) {
 
 /* ---- >>launch/health: a file that shows that an agent works ---------------------------------- */
 
-/* Knows: the state of an agent. Promises: whoever reads the file sees all of it; it is as old as the
-   last look of the agent, and at most a second older. */
+/* Knows: the state of an agent. Promises: whoever reads the file sees all of it; it is at most a
+   second older than the last look of the agent. */
 
 #define CDP__AGENT_HEALTH_MS 1000u /* how often the file is written while nothing changes */
 

@@ -113,7 +113,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_group_new(
    reproducible, choices (in place of the parent's rows), records, max_pending, operations. Ranks
    must agree on them as in any group; a group made of this one inherits them. A backend:
    cdp_group_set_backend(). Errors: as cdp_group_new(); INVALID: also another member, or a row of
-   `choices` that does not exist, or that reproducible forbids; UNSUPPORTED (CDP_NO_REPRODUCIBLE). */
+   `choices` that does not exist, or that reproducible forbids; UNSUPPORTED: CDP_NO_REPRODUCIBLE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks,
     uint32_t count, const cdp_group_desc *own, cdp_group **out);
 

@@ -1,7 +1,7 @@
 /* launch/health.h - a file that shows that an agent works
 
-   Knows: the state of an agent. Promises: whoever reads the file sees all of it; it is as old as the
-   last look of the agent, and at most a second older. */
+   Knows: the state of an agent. Promises: whoever reads the file sees all of it; it is at most a
+   second older than the last look of the agent. */
 #ifndef CDP_SRC_LAUNCH_HEALTH_H
 #define CDP_SRC_LAUNCH_HEALTH_H
 

@@ -109,8 +109,8 @@ typedef struct cdp_launch_desc {
     const char *result_file;
     /* a file of one line of JSON, at most 900 characters of path, which is replaced whenever the
        state changes, and each second while the program steps this agent: {"state", "time", "host",
-       "attempt", "workers", "running"}. A file whose time is old: the agent hangs, or is gone. NULL:
-       there is none */
+       "attempt", "workers", "running"}. A file whose time is old: the agent hangs, or is gone.
+       NULL: there is none */
     const char *health_file;
     /* called for each event, inside cdp_agent_start(), cdp_agent_step() and cdp_agent_wait(); must
        not call functions of this agent. Workers that an agent kills because not all could start,
