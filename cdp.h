@@ -909,8 +909,10 @@ typedef int32_t cdp_poll_func(
 typedef struct cdp_os cdp_os;
 
 /* What the library asks of the machine. alloc, release, now_ns and random are required; net,
-   threads, shared and files are optional groups. A group whose first function is NULL is absent:
-   then everything that needs it is refused at creation with a sentence, and the rest works. Without
+   threads, shared and files are optional groups. Where all functions of a group are NULL it is
+   absent: then everything that needs it is refused at creation with a sentence, and the rest works.
+   What is missing of the required functions, net or threads is named there, too (INVALID; builds
+   with CDP_NO_LOG_STRINGS do not ask). Without
    `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
    own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
    `files` there is no file store, and nothing writes dumps.
@@ -7254,6 +7256,77 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 
 #endif /* CDP_NO_OS */
+
+/* ---- >>os/whole: whether a cdp_os has all functions that it must have ------------------------ */
+
+/* Knows: which functions of os_api.h may be NULL. Promises: one that is missing is named where the
+   os enters, and not called later. Builds without texts do not ask. */
+
+#ifdef CDP_NO_LOG_STRINGS
+#define cdp__os_whole(os, call) CDP_OK
+#else
+
+#define CDP__NEED(f) \
+    if (!os->f) return #f
+
+/* The name of a function that is missing; NULL: none is. A group is absent as a whole. */
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
+    if (!os->threads.start) return NULL;
+    CDP__NEED(threads.join);
+    CDP__NEED(threads.yield);
+    CDP__NEED(threads.mutex_create);
+    CDP__NEED(threads.mutex_destroy);
+    CDP__NEED(threads.mutex_lock);
+    CDP__NEED(threads.mutex_unlock);
+    CDP__NEED(threads.cond_create);
+    CDP__NEED(threads.cond_destroy);
+    CDP__NEED(threads.cond_wait);
+    CDP__NEED(threads.cond_broadcast);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_net(const cdp_os *os) {
+    if (!os->net.watch_open) return NULL;
+    CDP__NEED(net.resolve);
+    CDP__NEED(net.listen_at);
+    CDP__NEED(net.accept_next);
+    CDP__NEED(net.connect_to);
+    CDP__NEED(net.connect_result);
+    CDP__NEED(net.send_iov);
+    CDP__NEED(net.recv_iov);
+    CDP__NEED(net.close_fd);
+    CDP__NEED(net.local_addr);
+    CDP__NEED(net.watch_close);
+    CDP__NEED(net.watch_add);
+    CDP__NEED(net.watch_change);
+    CDP__NEED(net.watch_remove);
+    CDP__NEED(net.watch_wait);
+    if (!os->net.wake_open) return NULL;
+    CDP__NEED(net.wake_set);
+    CDP__NEED(net.wake_clear);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
+    const char *net;
+    CDP__NEED(alloc);
+    CDP__NEED(release);
+    CDP__NEED(now_ns);
+    CDP__NEED(random);
+    net = cdp__os_lacks_net(os);
+    return net ? net : cdp__os_lacks_threads(os);
+}
+#undef CDP__NEED
+
+/* Refuses an os that lacks a function. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__os_whole(const cdp_os *os, const char *call) {
+    const char *const name = cdp__os_lacks(os);
+    if (!name) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: this cdp_os lacks %s: set it, or copy *cdp_os_default() and replace parts of the copy",
+        call, name);
+}
+#endif
 
 /* ---- >>os/poll: watches over a function that waits for descriptors --------------------------- */
 
@@ -18945,6 +19018,7 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: the library was compiled with CDP_NO_OS: set os in the desc, with "
             "alloc, release, now_ns and random");
+    if (desc->os && cdp__os_whole(desc->os, "cdp_group_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!linked)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "

@@ -4707,6 +4707,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     if (!desc) return cdp__missing("cdp_store_server_create", "desc");
     d = *desc;
     cdp__server_desc_defaults(&d);
+    if (d.os && cdp__os_whole(d.os, "cdp_store_server_create") != CDP_OK) return CDP_ERR_INVALID;
     if (d.has_listen_fd && d.listen_fd < 0)
         return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
@@ -6309,8 +6310,10 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
 CDP__PRIVATE CDP__COLD cdp_status cdp__client_make(
     const cdp_tcp_store_desc *desc, const uint8_t *key, cdp__client **out) {
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
-    cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
+    cdp__client *c;
     cdp_status status;
+    if (os && cdp__os_whole(os, "cdp_tcp_store_create") != CDP_OK) return CDP_ERR_INVALID;
+    c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
     c->forks = cdp__forks_watch();

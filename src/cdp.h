@@ -453,6 +453,7 @@ extern "C" {
 #include "os/posix.h"
 #include "os/windows.h"
 #include "os/windows_shared.h"
+#include "os/whole.h"
 #include "os/poll.h"
 #include "os/watch.h"
 #include "os/threads.h"

@@ -51,8 +51,10 @@ typedef int32_t cdp_poll_func(
 typedef struct cdp_os cdp_os;
 
 /* What the library asks of the machine. alloc, release, now_ns and random are required; net,
-   threads, shared and files are optional groups. A group whose first function is NULL is absent:
-   then everything that needs it is refused at creation with a sentence, and the rest works. Without
+   threads, shared and files are optional groups. Where all functions of a group are NULL it is
+   absent: then everything that needs it is refused at creation with a sentence, and the rest works.
+   What is missing of the required functions, net or threads is named there, too (INVALID; builds
+   with CDP_NO_LOG_STRINGS do not ask). Without
    `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
    own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
    `files` there is no file store, and nothing writes dumps.

@@ -15,6 +15,7 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../os/whole.h"
 #include "../os/linux.h"
 #include "../os/child.h"
 #include "../os/loop.h"
@@ -407,8 +408,10 @@ CDP__PRIVATE void cdp__client_fill(cdp__client *c, const cdp_tcp_store_desc *d) 
 CDP__PRIVATE CDP__COLD cdp_status cdp__client_make(
     const cdp_tcp_store_desc *desc, const uint8_t *key, cdp__client **out) {
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
-    cdp__client *c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
+    cdp__client *c;
     cdp_status status;
+    if (os && cdp__os_whole(os, "cdp_tcp_store_create") != CDP_OK) return CDP_ERR_INVALID;
+    c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);
     c->forks = cdp__forks_watch();

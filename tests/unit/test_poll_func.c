@@ -300,6 +300,49 @@ TEST(memory_that_is_missing_is_an_error) {
     watch_end(&os, w);
 }
 
+/* ---- an os that is not whole ---- */
+
+#define MEMBER(m) \
+    { #m, offsetof(cdp_os, m) }
+static const struct {
+    const char *name;
+    size_t at;
+} required[] = {MEMBER(alloc), MEMBER(release), MEMBER(now_ns), MEMBER(random), MEMBER(net.resolve),
+    MEMBER(net.listen_at), MEMBER(net.accept_next), MEMBER(net.connect_to),
+    MEMBER(net.connect_result), MEMBER(net.send_iov), MEMBER(net.recv_iov), MEMBER(net.close_fd),
+    MEMBER(net.local_addr), MEMBER(net.watch_close), MEMBER(net.watch_add),
+    MEMBER(net.watch_change), MEMBER(net.watch_remove), MEMBER(net.watch_wait),
+    MEMBER(net.wake_set), MEMBER(net.wake_clear), MEMBER(threads.join), MEMBER(threads.yield),
+    MEMBER(threads.mutex_create), MEMBER(threads.mutex_destroy), MEMBER(threads.mutex_lock),
+    MEMBER(threads.mutex_unlock), MEMBER(threads.cond_create), MEMBER(threads.cond_destroy),
+    MEMBER(threads.cond_wait), MEMBER(threads.cond_broadcast)};
+
+static void refuses(cdp_status st, const char *name) {
+    T_EQ(CDP_ERR_INVALID, st);
+    T_TEXT(name, cdp_last_error()->text);
+}
+
+TEST(a_function_that_is_missing_is_named) {
+    for (uint32_t i = 0; i < sizeof required / sizeof *required; ++i) {
+        const char *const name = required[i].name;
+        seen s;
+        cdp_os os = os_of(&s, by_select, true);
+        memset((char *)&os + required[i].at, 0, sizeof(void (*)(void)));
+        const cdp_tcp_desc init = {.group = {.world_size = 1, .os = &os}};
+        const cdp_group_desc group = {.world_size = 1, .os = &os};
+        const cdp_store_server_desc server = {.os = &os};
+        const cdp_tcp_store_desc client = {.host = "127.0.0.1", .port = 1, .os = &os};
+        cdp_group *g = NULL;
+        cdp_store_server *t = NULL;
+        cdp_store *c = NULL;
+        refuses(cdp_init(&init, &g), name);
+        refuses(cdp_group_create(&group, &g), name);
+        refuses(cdp_store_server_create(&server, &t), name);
+        refuses(cdp_tcp_store_create(&client, &c), name);
+        T(!g && !t && !c);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"ranks_without_threads_use_a_poll_function", ranks_without_threads_use_a_poll_function,
@@ -314,6 +357,7 @@ int main(int argc, char **argv) {
         {"a_thousand_descriptors_are_reported_once", a_thousand_descriptors_are_reported_once, 30},
         {"a_broken_descriptor_is_reported_once", a_broken_descriptor_is_reported_once, 30},
         {"memory_that_is_missing_is_an_error", memory_that_is_missing_is_an_error, 30},
+        {"a_function_that_is_missing_is_named", a_function_that_is_missing_is_named, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -1,0 +1,80 @@
+/* os/whole.h - whether a cdp_os has all functions that it must have
+
+   Knows: which functions of os_api.h may be NULL. Promises: one that is missing is named where the
+   os enters, and not called later. Builds without texts do not ask. */
+#ifndef CDP_SRC_OS_WHOLE_H
+#define CDP_SRC_OS_WHOLE_H
+
+#include "../base/config.h"
+#include "../base/status_api.h"
+#include "os_api.h"
+#include "../base/compiler.h"
+#include "../base/text.h"
+
+#ifdef CDP_NO_LOG_STRINGS
+#define cdp__os_whole(os, call) CDP_OK
+#else
+
+#define CDP__NEED(f) \
+    if (!os->f) return #f
+
+/* The name of a function that is missing; NULL: none is. A group is absent as a whole. */
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
+    if (!os->threads.start) return NULL;
+    CDP__NEED(threads.join);
+    CDP__NEED(threads.yield);
+    CDP__NEED(threads.mutex_create);
+    CDP__NEED(threads.mutex_destroy);
+    CDP__NEED(threads.mutex_lock);
+    CDP__NEED(threads.mutex_unlock);
+    CDP__NEED(threads.cond_create);
+    CDP__NEED(threads.cond_destroy);
+    CDP__NEED(threads.cond_wait);
+    CDP__NEED(threads.cond_broadcast);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_net(const cdp_os *os) {
+    if (!os->net.watch_open) return NULL;
+    CDP__NEED(net.resolve);
+    CDP__NEED(net.listen_at);
+    CDP__NEED(net.accept_next);
+    CDP__NEED(net.connect_to);
+    CDP__NEED(net.connect_result);
+    CDP__NEED(net.send_iov);
+    CDP__NEED(net.recv_iov);
+    CDP__NEED(net.close_fd);
+    CDP__NEED(net.local_addr);
+    CDP__NEED(net.watch_close);
+    CDP__NEED(net.watch_add);
+    CDP__NEED(net.watch_change);
+    CDP__NEED(net.watch_remove);
+    CDP__NEED(net.watch_wait);
+    if (!os->net.wake_open) return NULL;
+    CDP__NEED(net.wake_set);
+    CDP__NEED(net.wake_clear);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
+    const char *net;
+    CDP__NEED(alloc);
+    CDP__NEED(release);
+    CDP__NEED(now_ns);
+    CDP__NEED(random);
+    net = cdp__os_lacks_net(os);
+    return net ? net : cdp__os_lacks_threads(os);
+}
+#undef CDP__NEED
+
+/* Refuses an os that lacks a function. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__os_whole(const cdp_os *os, const char *call) {
+    const char *const name = cdp__os_lacks(os);
+    if (!name) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: this cdp_os lacks %s: set it, or copy *cdp_os_default() and replace parts of the copy",
+        call, name);
+}
+#endif
+
+#endif /* CDP_SRC_OS_WHOLE_H */
