@@ -57,7 +57,9 @@ typedef struct cdp_plan_info {
    A plan that is one collective runs as that one: from PARTIAL to replicated or to equal pieces,
    contiguous in what was summed, and from such pieces to replicated; of all dimensions of the mesh,
    or of one, in its group. Along one dimension, a sum over three or more ranks that another
-   dimension replicates is none: there messages take fewer bytes.
+   dimension replicates is none: there messages take fewer bytes. A plan that is none sends up to
+   one message to each rank in each step: compare `messages` and `predicted_us` of kinds, and of
+   plans for one dimension after the other, before running it on thousands of ranks.
    Replicas and runs get equal bits then, too, but the order of operands, and the dtype in which
    means are computed, are those of cdp_allreduce() and cdp_reduce_scatter(); see
    cdp_group_desc.reproducible.

@@ -334,7 +334,6 @@ TEST(torch_bytes_beside_the_bound) {
     cdp_mesh_destroy(m);
 }
 
-/* Gathers, reductions and scatters over both dimensions are one step each. */
 /* The figure for the busiest rank beside the plans of all ranks. */
 TEST(the_busiest_rank_is_exact) {
     static const char *const pairs[][2] = {{"P,P", "R,R"}, {"P,R", "R,R"}, {"P,S0", "S0,R"},
@@ -482,6 +481,7 @@ TEST(figures_of_a_sum_of_many_ranks) {
     cdp_mesh_destroy(m);
 }
 
+/* Gathers, reductions and scatters over both dimensions are one step each. */
 TEST(merged_steps) {
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
     T_EQ(2,

@@ -65,7 +65,7 @@ static void story(const char *name, cdp_mem_record_desc record, bool late) {
         if (!late) d.record = record;
         good(cdp_mem_create(&d, &mems[i]));
         good(cdp_mem_alloc(mems[i], 300 * 1024, NULL, &before));
-        if (late) good(cdp_mem_record(mems[i], &record));
+        if (late || record.keep) good(cdp_mem_record(mems[i], &record));
         work(mems[i], &f[i]);
     }
     snprintf(path, sizeof path, "%s/%s%s.pickle", folder, name, late ? "_late" : "");
@@ -82,7 +82,6 @@ int main(int argc, char **argv) {
     cdp_mem_record_desc d = all;
     if (argc != 2) return 2;
     folder = argv[1];
-    static const char *const left_out[] = {"skip", "min_bytes", "ring_20", "ring_min"};
     for (uint32_t late = 0; late < 2; ++late) {
         story("all", all, late);
         for (uint32_t i = 0; i < 4; ++i) { /* what is left out, in all pairs */
@@ -102,6 +101,12 @@ int main(int argc, char **argv) {
     d = all;
     d.max_stacks = 3;
     story("few_stacks", d, false);
+    d = all;
+    d.max_frames = 1;
+    story("one_frame", d, false);
+    d = all;
+    d.keep = true;
+    story("keep", d, false);
     d = all;
     d.context = CDP_MEM_CONTEXT_ALLOC;
     story("context_alloc", d, false);
