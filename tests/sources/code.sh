@@ -5,13 +5,22 @@
 # ---- layout ----
 
 rule_heads() {
-    local f head
-    for f in $PARTS; do
-        head -n 1 "$f" | grep -qE "^/\* ${f#src/} - .+" || echo "$f: does not begin with /* ${f#src/} - title"
-        [[ $f != *_api.h ]] && grep -qF " $f " "$work/functions" || continue
-        head=$(sed '/\*\//q' "$f")
-        [[ $head == *Knows*Promises* ]] || echo "$f: its head comment lacks Knows or Promises"
-    done
+    # has: files with functions, which say, but for *_api.h, what they know and promise
+    awk -v functions="$work/functions" '
+        BEGIN { while ((getline line < functions) > 0) { split(line, part, " "); has[part[2]] } }
+        FNR == 1 {
+            name = FILENAME
+            sub(/^src\//, "", name)
+            begin = "/* " name " - "
+            if (index($0, begin) != 1 || length($0) == length(begin)) print FILENAME ": does not begin with /* " name " - title"
+            head = ""
+            in_head = FILENAME !~ /_api\.h$/ && FILENAME in has
+        }
+        in_head { head = head $0 }
+        in_head && /\*\// {
+            in_head = 0
+            if (head !~ /Knows.*Promises/) print FILENAME ": its head comment lacks Knows or Promises"
+        }' $PARTS
 }
 rule_lengths() { wc -l $PARTS | awk '$2 != "total" && $1 > 650 { print $2 ": " $1 " lines" }'; }
 layout() { grep -E "^$1 ($2)" "$work/layout"; }
@@ -72,8 +81,8 @@ EOS
 
 # ---- pure files: what they compute depends on their arguments alone ----
 
-pure_files() { for f in $PARTS; do head -n 1 "$f" | grep -q '(pure)' && echo "$f"; done; }
-pure_code() { pure_files | sed 's/.*/^&:/' | grep -f - "$work/code"; }
+pure_files() { awk 'FNR == 1 && /\(pure\)/ { print FILENAME }' $PARTS; }
+pure_code() { pure_files | awk -F : 'NR == FNR { pure[$1]; next } $1 in pure' - "$work/code"; }
 rule_pure_calls() {
     [ "$(pure_files | wc -l)" -ge 40 ] || echo "only $(pure_files | wc -l) files are marked (pure)"
     pure_files > "$work/pure"
@@ -168,7 +177,7 @@ public_declarations() {
             open == 0 && declaration { print declaration; declaration = "" }' "$f"
     done
 }
-declared() { grep -oE 'cdp_[a-z0-9_]+\(' <<< "$1" | head -n 1 | tr -d '('; }
+declared() { [[ $1 =~ cdp_[a-z0-9_]+\( ]] && echo "${BASH_REMATCH[0]%?}"; }
 # Their failures stay with the ddp, the fsdp, the group, the work or the call, or say that there is nothing to do.
 UNCHECKED='cdp_call_cancel cdp_channel_drop cdp_ctx_end cdp_ddp_ready cdp_ddp_ready_from cdp_ddp_ready_rows cdp_ddp_unused
     cdp_error_record cdp_error_record_from_env cdp_fsdp_done cdp_fsdp_drop cdp_fsdp_no_sync cdp_group_leave cdp_group_status
