@@ -209,7 +209,7 @@ endef
 # What only calls it takes gcc longer to optimise than to run, and at more than -O1 it would
 # look into functions that are not compiled here.
 BUSY    := libcdp rounds failure
-SLOW    := test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_group_threads test_rpc \
+SLOW    := test_table test_train_text fuzz_memory test_mem_random test_dtensor_plans test_ddp_model test_memory test_lend test_group test_group_threads test_rpc \
            $(filter-out $(BUSY) rpc_waves,$(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR))
 level    = $(if $(filter $(1),$(basename $(@F))),$(2),$(3))
 LINKED  := $(filter-out $(OWN) $(PARTLY) %_no_threads,$(PROGRAMS:sim=sim_main)) elastic_rank
@@ -244,17 +244,20 @@ world_again = 'sim_$(1)|60|$(BUILD)/test/sim --scenario $(2) --faults $(3) --see
 RUN := BUILD='$(BUILD)' JOBS='$(JOBS)' CC='$(CC)' bash tests/run_all.sh
 
 # More suites at a time than there are cores: many of them mostly wait. Nothing can be linked before the library is
-# compiled (`waiting`), by one process: meanwhile src_check, which needs nothing else, has the other cores. Programs that
-# wait longest begin while the other ones are compiled, which is the suite `programs`; what follows after:programs begins
+# compiled (`waiting`), by one process: meanwhile src_check and others that need nothing else have the other cores. Programs
+# that wait longest begin while the other ones are compiled, which is the suite `programs`; what follows after:programs begins
 # when that has ended. Then the longest begin first.
 LANES := $(if $(filter 1,$(JOBS)),1,5)
 WAITING := $(filter test_procs test_procs_death test_procs_start test_elastic test_elastic_calls test_elastic_shrink test_elastic_kill test_store linear test_lanes,$(PROGRAMS))
-LONG := test_procs_death test_procs_start test_procs test_elastic_kill test_nccl test_ddp_hooks sim scripts test_group_threads test_group rounds ring test_memory test_table \
-        fuzz_memory test_rpc test_rpc_scenarios test_works test_lend test_tcp
+LONG := test_procs_death test_procs_start test_procs test_elastic_kill test_nccl test_ddp_hooks sim scripts test_group_threads test_group rounds ring failure elastic_worlds test_start quorum test_memory \
+        test_table test_lanes elastic fuzz_memory test_rpc test_rpc_scenarios test_works test_lend test_tcp
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 SUITES = \
     'waiting|1800|$(MAKE) --no-print-directory -j$(JOBS) waiting && echo "$(words $(WAITING)) passed, 0 failed"' \
     'src_check|300|nice $(MAKE) -s src-check' \
+    'sources|120|nice bash tests/check_sources.sh' \
+    'porting|60|nice bash tests/porting.sh' \
+    'freestanding|60|nice bash tests/freestanding.sh' \
     after:waiting \
     'programs|1800|$(MAKE) --no-print-directory -j$(JOBS) programs && echo "$(words $(PROGRAMS)) passed, 0 failed"' \
     $(call suites,test,600,$(SEEDS),$(filter test_procs_death,$(WAITING))) \
@@ -263,6 +266,7 @@ SUITES = \
     $(call suites,test,600,$(SEEDS),$(filter-out test_procs_death,$(WAITING))) \
     after:programs \
     'compile|900|EVERYTHING=$(MORE) bash tests/compile/run.sh' \
+    'examples|600|MORE=$(MORE) bash tests/run_examples.sh' \
     $(call suites,test,600,$(SEEDS),$(filter-out $(WAITING),$(PROCS))) \
     $(if $(wildcard tests/procs/test_elastic_churn.sh),'elastic_churn|300|bash tests/procs/test_elastic_churn.sh --seconds 8') \
     'checkpoint_kill|300|bash tests/procs/test_checkpoint_kill.sh --kills $(if $(MORE),20,3)' \
@@ -273,17 +277,13 @@ SUITES = \
     $(call suites,test,600,$(SEEDS),$(call longest_first,$(filter-out $(PROCS) $(WAITING),$(PROGRAMS)))) \
     'sim_default|600|$(BUILD)/test/sim --threads --memory --seeds 1..$(if $(MORE),100,15) --jobs $(JOBS)' \
     'sim_frames|600|$(BUILD)/test/sim --scenario job --frames 16 --seeds 1..$(if $(MORE),40,15) --jobs $(JOBS)' \
-    'sources|60|bash tests/check_sources.sh' \
     'headers|60|$(MAKE) -s headers-check' \
     'walk|120|CC='\''$(CC)'\'' bash tests/walk.sh $(BUILD)/walk' \
     $(if $(SIM),$(call world_again,left_early,job,kill,2431) $(call world_again,corrected_blame,job,stop,1164) $(call world_again,number_of_a_call,hub,mismatch,1874) $(call world_again,end_of_a_chain,job,isolate,1728) $(call world_again,rebuild_out_of_memory,wide,nomem,67) $(call world_again,looks_at_a_rank_that_has_left,wide_tcp,kill,384) $(call world_again,who_saw_it_first,tensors,nomem,1795937400640)) \
     $(if $(wildcard tests/procs/test_mpi.sh),'mpi|300|bash tests/procs/test_mpi.sh') \
     'mem_interop|120|bash tests/mem/interop.sh' \
     'scale|120|bash tests/bench/test_scale.sh $(BUILD)/bench/scale' \
-    'help|120|bash tests/help.sh' \
-    'porting|60|bash tests/porting.sh' \
-    'freestanding|60|bash tests/freestanding.sh' \
-    'examples|600|MORE=$(MORE) bash tests/run_examples.sh'
+    'help|120|bash tests/help.sh'
 
 STARTED := $(shell date +%s)
 ifdef T
