@@ -122,6 +122,14 @@ typedef enum cdp_agent_state {
 #define CDP_AGENT_STDOUT 1u
 #define CDP_AGENT_STDERR 2u
 
+/* Which processors a worker may use. */
+typedef enum cdp_launch_bind {
+    CDP_LAUNCH_BIND_NONE, /* those of the agent */
+    CDP_LAUNCH_BIND_CORE, /* cores that are its own: cores_per_worker of them */
+    CDP_LAUNCH_BIND_NUMA  /* those of one NUMA node; neighbours share a node where there are fewer
+                             nodes than workers */
+} cdp_launch_bind;
+
 /* How a worker ended. */
 typedef struct cdp_worker_end {
     uint32_t rank, local_rank;
@@ -179,6 +187,13 @@ typedef struct cdp_launch_desc {
        i of this machine, or NULL. ROLE_RANK and ROLE_WORLD_SIZE count the workers of one role,
        RANK and WORLD_SIZE all. All machines need equal lists. */
     const char *const *roles;
+    /* on Linux: which of the processors that the agent may use a worker gets (default: all), and
+       how many cores of its own it has, which with hardware threads are more processors (default:
+       what there are, divided by the workers; at least 1). Where neither this process nor `env`
+       sets OMP_NUM_THREADS, that is its value for several workers, or where cores_per_worker is
+       given. */
+    cdp_launch_bind bind;
+    uint32_t cores_per_worker;
     /* how often all workers start again after a failure */
     uint32_t max_restarts;
     /* how often workers are looked at, in ms (default: 100) */
@@ -641,6 +656,172 @@ CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
 
 #endif /* CDP_SRC_TEXT_JSON_READ_H */
 
+/* ---- >>os/cores: which processors a rank gets (pure) ----------------------------------------- */
+
+/* Knows: lists of processors as Linux writes them, cores and their hardware threads, NUMA nodes.
+   Promises: no two ranks share a core; cores of one rank lie side by side, in one node where its
+   cores fit; only processors that the launcher itself may use are given away. */
+
+#include <string.h>
+
+#define CDP__CORES_MAX 4096u   /* processors of a machine; others are not used */
+#define CDP__CORES_NONE 65535u /* not allowed, or not there */
+
+/* Processors, a bit for each. */
+typedef struct cdp__cores {
+    uint64_t bits[CDP__CORES_MAX / 64];
+} cdp__cores;
+
+/* What the launcher may use. Cores are numbered node by node. */
+typedef struct cdp__cores_map {
+    uint16_t core_of[CDP__CORES_MAX]; /* by processor */
+    uint16_t node_of[CDP__CORES_MAX]; /* by core */
+    uint32_t cores, nodes;            /* nodes: those that have a core */
+} cdp__cores_map;
+
+CDP__PRIVATE void cdp__cores_add(cdp__cores *c, uint32_t processor) {
+    if (processor < CDP__CORES_MAX) c->bits[processor / 64] |= 1ull << processor % 64;
+}
+
+CDP__PRIVATE bool cdp__cores_has(const cdp__cores *c, uint32_t processor) {
+    return processor < CDP__CORES_MAX && (c->bits[processor / 64] >> processor % 64 & 1) != 0;
+}
+
+CDP__PRIVATE const char *cdp__cores_number(const char *at, uint32_t *n) {
+    for (*n = 0; *at >= '0' && *at <= '9'; ++at)
+        if (*n < CDP__CORES_MAX) *n = *n * 10 + (uint32_t)(*at - '0');
+    return at;
+}
+
+/* Adds a list as "0-3,8,10-11". What follows something else is left out. */
+CDP__PRIVATE void cdp__cores_list(cdp__cores *c, const char *at) {
+    while (*at >= '0' && *at <= '9') {
+        uint32_t from, to;
+        at = cdp__cores_number(at, &from);
+        to = from;
+        if (*at == '-') at = cdp__cores_number(at + 1, &to);
+        for (; from <= to && from < CDP__CORES_MAX; ++from)
+            cdp__cores_add(c, from);
+        at += *at == ',';
+    }
+}
+
+/* Before the first node. */
+CDP__PRIVATE void cdp__cores_map_begin(cdp__cores_map *m) {
+    memset(m, 0, sizeof *m);
+    for (uint32_t i = 0; i < CDP__CORES_MAX; ++i)
+        m->core_of[i] = CDP__CORES_NONE;
+}
+
+/* The next core of the node `m->nodes`: those of its hardware threads that are allowed and in no
+   core yet. */
+CDP__PRIVATE void cdp__cores_map_add(
+    cdp__cores_map *m, const cdp__cores *threads, const cdp__cores *allowed) {
+    bool any = false;
+    for (uint32_t i = 0; i < CDP__CORES_MAX; ++i) {
+        if (!cdp__cores_has(threads, i) || !cdp__cores_has(allowed, i)) continue;
+        if (m->core_of[i] != CDP__CORES_NONE) continue;
+        m->core_of[i] = (uint16_t)m->cores;
+        any = true;
+    }
+    if (any) m->node_of[m->cores++] = (uint16_t)m->nodes;
+}
+
+/* After the last core of a node, which may have none. */
+CDP__PRIVATE void cdp__cores_map_node(cdp__cores_map *m) {
+    if (m->cores && m->node_of[m->cores - 1] == m->nodes) ++m->nodes;
+}
+
+/* How many cores each of `ranks` has where nobody says it: all of them together no more than there
+   are, if that is possible. */
+CDP__PRIVATE uint32_t cdp__cores_each(const cdp__cores_map *m, uint32_t ranks) {
+    return m->cores > ranks ? m->cores / ranks : 1;
+}
+
+/* The processors of rank `i` of n: `each` cores that are its own, or all of a node, which
+   neighbours share. */
+CDP__PRIVATE void cdp__cores_of_rank(
+    const cdp__cores_map *m, bool by_node, uint32_t each, uint32_t i, uint32_t n, cdp__cores *out) {
+    const uint32_t node = (uint32_t)((uint64_t)i * m->nodes / n);
+    memset(out, 0, sizeof *out);
+    for (uint32_t p = 0; p < CDP__CORES_MAX; ++p) {
+        const uint32_t core = m->core_of[p];
+        if (core == CDP__CORES_NONE) continue;
+        if (by_node ? m->node_of[core] == node : core / each == i) cdp__cores_add(out, p);
+    }
+}
+
+/* ---- >>os/cores_here: the processors of this machine ----------------------------------------- */
+
+/* Knows: Linux's lists in /sys, and the mask of a process. Promises: elsewhere, and where such a
+   list is missing, all processors that may be used are cores of one node, or nothing is known. */
+
+#if defined(__linux__) && !defined(CDP_NO_OS)
+
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Adds what a file lists to *out. False: there is no such file. */
+CDP__PRIVATE bool cdp__cores_file(cdp__cores *out, const char *form, uint32_t number) {
+    char path[96], text[4096];
+    cdp__format(path, sizeof path, form, number);
+    if (!cdp__os_read_text(path, text, sizeof text)) return false;
+    cdp__cores_list(out, text);
+    return true;
+}
+
+/* The cores of those processors of a node that may be used. */
+CDP__PRIVATE void cdp__cores_node_here(
+    cdp__cores_map *m, const cdp__cores *node, const cdp__cores *allowed) {
+    for (uint32_t p = 0; p < CDP__CORES_MAX; ++p) {
+        cdp__cores threads;
+        if (!cdp__cores_has(node, p) || !cdp__cores_has(allowed, p)) continue;
+        memset(&threads, 0, sizeof threads);
+        (void)cdp__cores_file(
+            &threads, "/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", p);
+        cdp__cores_add(&threads, p);
+        cdp__cores_map_add(m, &threads, allowed);
+    }
+    cdp__cores_map_node(m);
+}
+
+/* What this process may use. False: that is not known. */
+CDP__PRIVATE bool cdp__cores_map_here(cdp__cores_map *m) {
+    cdp__cores allowed, some;
+    memset(&allowed, 0, sizeof allowed);
+    memset(&some, 0, sizeof some);
+    cdp__cores_map_begin(m);
+    if (syscall(SYS_sched_getaffinity, 0l, sizeof allowed.bits, allowed.bits) <= 0) return false;
+    if (cdp__cores_file(&some, "/sys/devices/system/node/online", 0)) {
+        for (uint32_t i = 0; i < CDP__CORES_MAX; ++i) {
+            cdp__cores node;
+            memset(&node, 0, sizeof node);
+            if (cdp__cores_has(&some, i)
+                && cdp__cores_file(&node, "/sys/devices/system/node/node%u/cpulist", i))
+                cdp__cores_node_here(m, &node, &allowed);
+        }
+    }
+    if (!m->cores) cdp__cores_node_here(m, &allowed, &allowed);
+    return m->cores > 0;
+}
+
+/* Binds this process, and what it will start. Returns 0, or -errno. Takes no lock, for a child
+   before exec. */
+CDP__PRIVATE int32_t cdp__cores_bind_here(const cdp__cores *c) {
+    return syscall(SYS_sched_setaffinity, 0l, sizeof c->bits, c->bits) == 0 ? 0 : -errno;
+}
+#else
+CDP__PRIVATE bool cdp__cores_map_here(cdp__cores_map *m) {
+    cdp__cores_map_begin(m);
+    return false;
+}
+CDP__PRIVATE int32_t cdp__cores_bind_here(const cdp__cores *c) {
+    (void)c;
+    return -ENOSYS;
+}
+#endif
+
 /* ---- >>os/processes: processes that this one starts ------------------------------------------ */
 
 /* Knows: fork(), exec, pipes, process groups. Promises: each process leads a group of its own and,
@@ -658,6 +839,7 @@ typedef struct cdp__process_plan {
     /* in the child, in place of an empty signal mask and the default action of SIGPIPE; or NULL */
     void (*ready)(void *user);
     void *ready_user;
+    const cdp__cores *cores; /* the only processors it may use, or NULL */
     int32_t told; /* a pipe for `number` and the errno of an exec that failed, closed by one that
                        did not */
     int32_t number;
@@ -883,6 +1065,7 @@ CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) 
         sigprocmask(SIG_SETMASK, &none, NULL);
         signal(SIGPIPE, SIG_DFL);
     }
+    if (!err && p->cores) err = -cdp__cores_bind_here(p->cores);
     environ = p->env;
     if (!err && !p->words) {
         close(p->told);
@@ -1260,7 +1443,7 @@ typedef struct cdp__launch_place {
     /* NULL: the variable is taken away */
     const char *role, *run_id, *master_addr, *error_file, *timer_file, *job_key, *trust_network,
         *agent_store;
-    const char *one_thread; /* NULL: OMP_NUM_THREADS stays as it is */
+    const char *threads; /* NULL: OMP_NUM_THREADS stays as it is */
     /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
     const char *elastic, *elastic_id, *elastic_job, *elastic_servers;
 } cdp__launch_place;
@@ -1306,7 +1489,7 @@ CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
         CDP__ROW("CDP_ELASTIC_ID", MAYBE, elastic_id),
         CDP__ROW("CDP_ELASTIC_JOB", MAYBE, elastic_job),
         CDP__ROW("CDP_ELASTIC_SERVERS", MAYBE, elastic_servers),
-        CDP__ROW("OMP_NUM_THREADS", HINT, one_thread),
+        CDP__ROW("OMP_NUM_THREADS", HINT, threads),
     };
 #undef CDP__ROW
     return i < sizeof table / sizeof *table ? &table[i] : NULL;
@@ -1323,15 +1506,15 @@ CDP__PRIVATE bool cdp__launch_owns(const char *name, uint64_t length) {
     return false;
 }
 
-/* Settings that are the same for every launcher: rank 0 serves the store; one thread for each of
-   several ranks that have no OMP_NUM_THREADS, or n ranks would use n times the cores. `key` is
-   NULL where whoever reaches the ports may take part. */
+/* Settings that are the same for every launcher: rank 0 serves the store. `key` is NULL where
+   whoever reaches the ports may take part. `threads`: of a rank whose user gives no
+   OMP_NUM_THREADS, or n ranks would use n times the cores; NULL: as it is. */
 CDP__PRIVATE void cdp__launch_place_common(
-    cdp__launch_place *p, const char *key, bool has_threads) {
+    cdp__launch_place *p, const char *key, const char *threads) {
     p->agent_store = "False";
     p->job_key = key;
     p->trust_network = key ? NULL : "1";
-    p->one_thread = p->local_world > 1 && !has_threads ? "1" : NULL;
+    p->threads = threads;
 }
 
 /* Calls put() for each variable; `value` NULL: take it away. */
@@ -1965,7 +2148,9 @@ struct cdp_agent {
     cdp_agent_state health_state; /* what it says */
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
     cdp__launch_console console;
-    int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */
+    cdp__cores_map *map; /* what there is for all workers */
+    char threads[12];    /* OMP_NUM_THREADS of each; "": as it is */
+    int32_t port_held;   /* by which no other launcher of this machine takes the port; -1: none */
     uint32_t attempt;
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */
@@ -2121,8 +2306,8 @@ CDP__PRIVATE void cdp__agent_env_own(
     p.master_addr = d->master_addr;
     p.error_file = a->workers[i].error_file;
     p.timer_file = a->workers[i].timer_file;
-    cdp__launch_place_common(
-        &p, d->trust_network ? NULL : a->key, cdp__agent_env_has(e, "OMP_NUM_THREADS"));
+    cdp__launch_place_common(&p, d->trust_network ? NULL : a->key,
+        !a->threads[0] || cdp__agent_env_has(e, "OMP_NUM_THREADS") ? NULL : a->threads);
     cdp__launch_variables(&p, cdp__agent_env_set, e);
 }
 
@@ -2504,6 +2689,7 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     cdp_agent *a, uint32_t i, uint16_t port, int32_t told) {
     cdp__agent_worker *const w = &a->workers[i];
     cdp__process_plan p;
+    cdp__cores cores;
     cdp__agent_env env;
     cdp_status st = CDP_OK;
     int which;
@@ -2513,6 +2699,11 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.user = a->desc.user;
     p.told = told;
     p.number = (int32_t)i;
+    if (a->desc.bind) {
+        cdp__cores_of_rank(a->map, a->desc.bind == CDP_LAUNCH_BIND_NUMA, a->desc.cores_per_worker,
+            i, a->desc.workers, &cores);
+        p.cores = &cores;
+    }
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
     st = cdp__agent_files(a, i);
@@ -2875,6 +3066,7 @@ CDP_API void cdp_agent_destroy(cdp_agent *a) {
     cdp__wipe(a->key, sizeof a->key);
     cdp__free(os, a->workers);
     cdp__free(os, a->ends);
+    cdp__free(os, a->map);
     cdp__free(os, a->watched);
     cdp__free(os, a);
 }
@@ -2948,6 +3140,9 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     if ((d->redirects | d->tee) && !d->log_dir)
         return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: desc.%s needs desc.log_dir",
             d->redirects ? "redirects" : "tee");
+    if ((uint32_t)d->bind > CDP_LAUNCH_BIND_NUMA)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: desc.bind is %u, which no CDP_LAUNCH_BIND_ has", (uint32_t)d->bind);
     st = cdp__agent_check_commands(d);
     if (st == CDP_OK) st = cdp__agent_check_env("desc.env", d->env);
     for (i = 0; st == CDP_OK && d->env_of && i < d->workers; ++i)
@@ -3001,6 +3196,27 @@ CDP__PRIVATE void cdp__agent_defaults(cdp_agent *a) {
     cdp__process_host(a->host, sizeof a->host);
 }
 
+/* Which cores there are, what a worker has of them, and so how many threads. */
+CDP__PRIVATE cdp_status cdp__agent_cores(cdp_agent *a) {
+    cdp_launch_desc *const d = &a->desc;
+    const bool told = d->cores_per_worker != 0;
+    a->map = (cdp__cores_map *)cdp__alloc(a->os, sizeof *a->map);
+    if (!a->map) return cdp__fail_nomem("cdp_agent_start", sizeof *a->map);
+    if (!cdp__cores_map_here(a->map) && d->bind)
+        return cdp__fail(
+            CDP_ERR_UNSUPPORTED, "cdp_agent_start: desc.bind: this system binds no process");
+    if (!told) d->cores_per_worker = cdp__cores_each(a->map, d->workers);
+    if (d->bind == CDP_LAUNCH_BIND_CORE
+        && (uint64_t)d->cores_per_worker * d->workers > a->map->cores)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: desc.bind: %u workers with %u cores each need more than the %u that "
+            "this process may use",
+            d->workers, d->cores_per_worker, a->map->cores);
+    if (told || d->workers > 1)
+        cdp__format(a->threads, sizeof a->threads, "%u", d->cores_per_worker);
+    return CDP_OK;
+}
+
 /* Where files of workers lie. The name of those among temporary files is new. */
 CDP__PRIVATE cdp_status cdp__agent_place(cdp_agent *a) {
     unsigned char r[8] = {0};
@@ -3022,6 +3238,7 @@ CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
     uint32_t i;
     int32_t err;
     cdp_status st = cdp__agent_key(a);
+    if (st == CDP_OK) st = cdp__agent_cores(a);
     if (st == CDP_OK) st = cdp__agent_place(a);
     if (st != CDP_OK) return st;
     a->workers = (cdp__agent_worker *)cdp__alloc_zero(a->os, n * sizeof *a->workers);

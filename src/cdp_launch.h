@@ -114,6 +114,8 @@ extern "C" {
 #define CDP__HERE CDP__FILE_LAUNCH
 
 #include "text/json_read.h"
+#include "os/cores.h"
+#include "os/cores_here.h"
 #include "os/processes.h"
 #include "os/free_port.h"
 

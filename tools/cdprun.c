@@ -170,6 +170,23 @@ static void options_devices(options *o) {
     if (o->devices == NULL) usage_error("out of memory");
 }
 
+/* The processors of this machine, and how many threads a rank has there. */
+static cdp__cores_map machine;
+
+static void options_cores(options *o) {
+    const bool known = cdp__cores_map_here(&machine), given = o->cores > 0;
+    if (o->bind != BIND_NONE && !known) usage_error("--bind: this system binds no process");
+    if (!given) o->cores = (int)cdp__cores_each(&machine, (uint32_t)o->n);
+    if (o->bind == BIND_CORE && (int64_t)o->cores * o->n > machine.cores)
+        usage_error(
+            "--bind core: %d ranks with %d cores each need more than the %u that cdprun may "
+            "use",
+            o->n, o->cores, (unsigned)machine.cores);
+    if (given || o->n > 1) snprintf(o->threads, sizeof o->threads, "%d", o->cores);
+    if (o->threads[0] != '\0' && o->cores > 1 && getenv("OMP_NUM_THREADS") == NULL)
+        fprintf(stderr, "cdprun: OMP_NUM_THREADS is not set: %d for each rank\n", o->cores);
+}
+
 static void options_check(const options *o) {
     if (o->open && o->key_file != NULL) usage_error("--open and --job-key-file exclude each other");
     if (o->serve && o->endpoint == NULL)
@@ -435,6 +452,7 @@ static options options_parse(int argc, char **argv) {
     options_settle(&o);
     options_check(&o);
     options_devices(&o);
+    options_cores(&o);
     if (!o.serve) options_python(&o, words);
     options_place(&o);
     options_key(&o);
@@ -954,7 +972,7 @@ static void env_rank(const job *j, int local) {
     char timers[sizeof o->run_dir + 64];
     snprintf(timers, sizeof timers, "%s", timer_path(j, local));
     const char *path = error_path(j, local);
-    const bool threads = getenv("OMP_NUM_THREADS") != NULL;
+    const bool threads = o->threads[0] != '\0' && getenv("OMP_NUM_THREADS") == NULL;
     cdp__launch_place p;
     memset(&p, 0, sizeof p);
     p.rank = p.role_rank = (uint32_t)global_rank(j, local);
@@ -972,7 +990,7 @@ static void env_rank(const job *j, int local) {
     p.error_file = path[0] != '\0' ? path : NULL;
     p.timer_file = p.error_file != NULL ? timers : NULL;
     if (o->stay) stay_place(j, &j->ranks[local], &p);
-    cdp__launch_place_common(&p, o->open ? NULL : o->key, threads);
+    cdp__launch_place_common(&p, o->open ? NULL : o->key, threads ? o->threads : NULL);
     cdp__launch_variables(&p, env_put, NULL);
     if (o->virtual_rank) env_device(o, local);
 }
@@ -1042,6 +1060,12 @@ static void rank_start(job *j, int local, int report) {
     cdp__process_plan p = {.func = NULL, .told = report, .number = local, .ready = rank_ready};
     p.words = (const char *const *)command;
     p.ready_user = j;
+    cdp__cores cores;
+    if (j->opts->bind != BIND_NONE) {
+        cdp__cores_of_rank(&machine, j->opts->bind == BIND_NUMA, (uint32_t)j->opts->cores,
+            (uint32_t)local, (uint32_t)j->opts->n, &cores);
+        p.cores = &cores;
+    }
     p.keeps_in = global_rank(j, local) == 0 && j->opts->stdin_rank0 && !isatty(0);
     for (int k = 0; k < 2; ++k)
         p.out[k] = rank_stream(j, local, k);

@@ -62,6 +62,13 @@ typedef struct server_place { /* of a store that lives on several servers */
     int port;
 } server_place;
 
+/* --bind */
+enum {
+    BIND_NONE,
+    BIND_CORE,
+    BIND_NUMA
+};
+
 typedef struct options {
     int n, nnodes, node_rank, port; /* node_rank -1: not given; port 0: choose one */
     int max_restarts;
@@ -84,6 +91,9 @@ typedef struct options {
     bool prefix, stdin_rank0;
     bool module, no_python;  /* -m; --no-python                             */
     bool virtual_rank;       /* --virtual-local-rank                        */
+    int bind;                /* --bind: BIND_...                            */
+    int cores;               /* --cores-per-rank, or what that is without it */
+    char threads[12];        /* OMP_NUM_THREADS where it is not set; "": as it is */
     const char *devices;     /* CUDA_VISIBLE_DEVICES of the ranks; NULL: it is not set */
     const char *shown_ranks; /* --local-ranks-filter; NULL: all             */
     unsigned char *shown;    /* per local rank: its output goes to the console */
@@ -372,6 +382,23 @@ static void set_signals(const setting *s) {
 static void set_nothing(const setting *s) {
     (void)s;
 }
+static void set_bind(const setting *s) {
+    static const char *const modes[] = {"none", "core", "numa"};
+    for (int i = 0; i < 3; ++i)
+        if (strcmp(s->value, modes[i]) == 0) {
+            *(int *)s->at = i;
+            return;
+        }
+    usage_error("%s must be none, core or numa, not '%s'", s->name, s->value);
+}
+/* torchrun's: the modes that have one here */
+static void set_numa(const setting *s) {
+    if (strcmp(s->value, "node") != 0)
+        usage_error("%s %s is not taken: node is, as --bind numa; for cores of its own each rank "
+                    "has --bind core",
+            s->name, s->value);
+    *(int *)s->at = BIND_NUMA;
+}
 static void set_refused(const setting *s) {
     usage_error("torchrun's %s is not taken by cdprun %s", s->name, s->row->help);
 }
@@ -392,6 +419,12 @@ static const option_row option_table[] = {
     {"--env", "NAME=VALUE", START | WINDOWS, set_env, 0, {0},
         "set one more variable for every rank; may be repeated"},
     {"--role", "NAME", START, set_text, AT(role), {0}, "ROLE_NAME of the ranks (default: default)"},
+    {"--bind", "MODE", START, set_bind, AT(bind), {0},
+        "which of the processors that cdprun may use a rank gets: all (none, the default), cores "
+        "of its own (core), or those of one NUMA node, which neighbours share (numa); on Linux"},
+    {"--cores-per-rank", "K", START, set_number, AT(cores), {1, 4096},
+        "how many cores a rank has, and OMP_NUM_THREADS where it is not set (default: the cores "
+        "divided by N, at least 1)"},
     {"--timeout", "SECONDS", START | WINDOWS, set_limit, AT(timeout), {0},
         "end the job after this time, with exit code 124 (default: never)"},
     {"--grace", "SECONDS", START | WINDOWS, set_seconds, AT(grace), {0},
@@ -479,6 +512,7 @@ static const option_row option_table[] = {
         "variable PYTHON_EXEC, or python3), unless there is --no-python"},
     {"--no-python", NULL, TORCHRUN, set_true, AT(no_python), {0},
         "COMMAND is a program, whatever its name ends in"},
+    {"--numa-binding", "MODE", TORCHRUN, set_numa, AT(bind), {0}, "node: as --bind numa"},
     {"--virtual-local-rank", NULL, TORCHRUN, set_true, AT(virtual_rank), {0},
         "LOCAL_RANK is 0 in every rank, and CUDA_VISIBLE_DEVICES names the one device that is its "
         "own: that number of the list, where there was one"},
@@ -497,8 +531,6 @@ static const option_row option_table[] = {
         "(it runs a script inside Python's own process: name the script as COMMAND)"},
     {"--logs-specs", "NAME", NOT_TAKEN, set_refused, 0, {0},
         "(it names a class of Python: use --log-dir, --redirects, --tee)"},
-    {"--numa-binding", "MODE", NOT_TAKEN, set_refused, 0, {0},
-        "(let COMMAND bind itself: sh -c 'exec numactl -N $LOCAL_RANK ./train')"},
     {"--duplicate-stdout-filters", "LIST", NOT_TAKEN, set_refused, 0, {0},
         "(search the files of --log-dir, for which --tee 1 keeps stdout)"},
     {"--duplicate-stderr-filters", "LIST", NOT_TAKEN, set_refused, 0, {0},
@@ -639,7 +671,9 @@ static const char help_more[] =
     "CDP_TIMER_FILE, "
     "to which\n"
     "         cdp_timer_begin() writes when this rank is to be killed; and\n"
-    "         OMP_NUM_THREADS=1 if there are several ranks and it is not set. With --stay also "
+    "         OMP_NUM_THREADS (see --cores-per-rank) if there are several ranks and it is not set. "
+    "With --stay also\n"
+    "         "
     "CDP_ELASTIC (MIN:MAX in\n"
     "         ranks), CDP_ELASTIC_ID, CDP_ELASTIC_JOB and perhaps CDP_ELASTIC_SERVERS, which "
     "cdp_elastic_create_from_env()\n"

@@ -124,8 +124,8 @@ static void env_rank(const options *o, int rank, int port) {
     p.master_addr = o->addr;
     p.role = "default";
     p.run_id = "none";
-    cdp__launch_place_common(
-        &p, o->open ? NULL : o->key, GetEnvironmentVariableA("OMP_NUM_THREADS", NULL, 0) != 0);
+    const bool one = o->n > 1 && GetEnvironmentVariableA("OMP_NUM_THREADS", NULL, 0) == 0;
+    cdp__launch_place_common(&p, o->open ? NULL : o->key, one ? "1" : NULL);
     cdp__launch_variables(&p, env_put, NULL);
 }
 

@@ -280,6 +280,7 @@ CDP_API void cdp_agent_destroy(cdp_agent *a) {
     cdp__wipe(a->key, sizeof a->key);
     cdp__free(os, a->workers);
     cdp__free(os, a->ends);
+    cdp__free(os, a->map);
     cdp__free(os, a->watched);
     cdp__free(os, a);
 }

@@ -11,6 +11,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../os/words.h"
+#include "../os/cores.h"
 #include "../os/processes.h"
 #include "../os/free_port.h"
 #include "facts.h"
@@ -67,6 +68,7 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     cdp_agent *a, uint32_t i, uint16_t port, int32_t told) {
     cdp__agent_worker *const w = &a->workers[i];
     cdp__process_plan p;
+    cdp__cores cores;
     cdp__agent_env env;
     cdp_status st = CDP_OK;
     int which;
@@ -76,6 +78,11 @@ CDP__PRIVATE cdp_status cdp__agent_worker_start(
     p.user = a->desc.user;
     p.told = told;
     p.number = (int32_t)i;
+    if (a->desc.bind) {
+        cdp__cores_of_rank(a->map, a->desc.bind == CDP_LAUNCH_BIND_NUMA, a->desc.cores_per_worker,
+            i, a->desc.workers, &cores);
+        p.cores = &cores;
+    }
     p.out[0] = p.out[1] = -1;
     env.at = NULL;
     st = cdp__agent_files(a, i);

@@ -14,6 +14,8 @@
 #include "../text/format.h"
 #include "../store/auth.h"
 #include "../os/words.h"
+#include "../os/cores.h"
+#include "../os/cores_here.h"
 #include "../os/processes.h"
 #include "facts.h"
 #include "console.h"
@@ -88,6 +90,9 @@ CDP__PRIVATE cdp_status cdp__agent_check(const cdp_launch_desc *d) {
     if ((d->redirects | d->tee) && !d->log_dir)
         return cdp__fail(CDP_ERR_INVALID, "cdp_agent_start: desc.%s needs desc.log_dir",
             d->redirects ? "redirects" : "tee");
+    if ((uint32_t)d->bind > CDP_LAUNCH_BIND_NUMA)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: desc.bind is %u, which no CDP_LAUNCH_BIND_ has", (uint32_t)d->bind);
     st = cdp__agent_check_commands(d);
     if (st == CDP_OK) st = cdp__agent_check_env("desc.env", d->env);
     for (i = 0; st == CDP_OK && d->env_of && i < d->workers; ++i)
@@ -141,6 +146,27 @@ CDP__PRIVATE void cdp__agent_defaults(cdp_agent *a) {
     cdp__process_host(a->host, sizeof a->host);
 }
 
+/* Which cores there are, what a worker has of them, and so how many threads. */
+CDP__PRIVATE cdp_status cdp__agent_cores(cdp_agent *a) {
+    cdp_launch_desc *const d = &a->desc;
+    const bool told = d->cores_per_worker != 0;
+    a->map = (cdp__cores_map *)cdp__alloc(a->os, sizeof *a->map);
+    if (!a->map) return cdp__fail_nomem("cdp_agent_start", sizeof *a->map);
+    if (!cdp__cores_map_here(a->map) && d->bind)
+        return cdp__fail(
+            CDP_ERR_UNSUPPORTED, "cdp_agent_start: desc.bind: this system binds no process");
+    if (!told) d->cores_per_worker = cdp__cores_each(a->map, d->workers);
+    if (d->bind == CDP_LAUNCH_BIND_CORE
+        && (uint64_t)d->cores_per_worker * d->workers > a->map->cores)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_agent_start: desc.bind: %u workers with %u cores each need more than the %u that "
+            "this process may use",
+            d->workers, d->cores_per_worker, a->map->cores);
+    if (told || d->workers > 1)
+        cdp__format(a->threads, sizeof a->threads, "%u", d->cores_per_worker);
+    return CDP_OK;
+}
+
 /* Where files of workers lie. The name of those among temporary files is new. */
 CDP__PRIVATE cdp_status cdp__agent_place(cdp_agent *a) {
     unsigned char r[8] = {0};
@@ -162,6 +188,7 @@ CDP__PRIVATE cdp_status cdp__agent_open(cdp_agent *a) {
     uint32_t i;
     int32_t err;
     cdp_status st = cdp__agent_key(a);
+    if (st == CDP_OK) st = cdp__agent_cores(a);
     if (st == CDP_OK) st = cdp__agent_place(a);
     if (st != CDP_OK) return st;
     a->workers = (cdp__agent_worker *)cdp__alloc_zero(a->os, n * sizeof *a->workers);

@@ -116,8 +116,8 @@ CDP__PRIVATE void cdp__agent_env_own(
     p.master_addr = d->master_addr;
     p.error_file = a->workers[i].error_file;
     p.timer_file = a->workers[i].timer_file;
-    cdp__launch_place_common(
-        &p, d->trust_network ? NULL : a->key, cdp__agent_env_has(e, "OMP_NUM_THREADS"));
+    cdp__launch_place_common(&p, d->trust_network ? NULL : a->key,
+        !a->threads[0] || cdp__agent_env_has(e, "OMP_NUM_THREADS") ? NULL : a->threads);
     cdp__launch_variables(&p, cdp__agent_env_set, e);
 }
 

@@ -20,6 +20,14 @@ typedef enum cdp_agent_state {
 #define CDP_AGENT_STDOUT 1u
 #define CDP_AGENT_STDERR 2u
 
+/* Which processors a worker may use. */
+typedef enum cdp_launch_bind {
+    CDP_LAUNCH_BIND_NONE, /* those of the agent */
+    CDP_LAUNCH_BIND_CORE, /* cores that are its own: cores_per_worker of them */
+    CDP_LAUNCH_BIND_NUMA  /* those of one NUMA node; neighbours share a node where there are fewer
+                             nodes than workers */
+} cdp_launch_bind;
+
 /* How a worker ended. */
 typedef struct cdp_worker_end {
     uint32_t rank, local_rank;
@@ -77,6 +85,13 @@ typedef struct cdp_launch_desc {
        i of this machine, or NULL. ROLE_RANK and ROLE_WORLD_SIZE count the workers of one role,
        RANK and WORLD_SIZE all. All machines need equal lists. */
     const char *const *roles;
+    /* on Linux: which of the processors that the agent may use a worker gets (default: all), and
+       how many cores of its own it has, which with hardware threads are more processors (default:
+       what there are, divided by the workers; at least 1). Where neither this process nor `env`
+       sets OMP_NUM_THREADS, that is its value for several workers, or where cores_per_worker is
+       given. */
+    cdp_launch_bind bind;
+    uint32_t cores_per_worker;
     /* how often all workers start again after a failure */
     uint32_t max_restarts;
     /* how often workers are looked at, in ms (default: 100) */

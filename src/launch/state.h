@@ -14,6 +14,7 @@
 #include "../base/ended.h"
 #include "../base/text.h"
 #include "../text/format.h"
+#include "../os/cores.h"
 #include "../os/processes.h"
 #include "../os/child.h"
 #include "facts.h"
@@ -60,7 +61,9 @@ struct cdp_agent {
     cdp_agent_state health_state; /* what it says */
     uint64_t reader_ns; /* when a console that nobody reads is given up; 0: not yet decided */
     cdp__launch_console console;
-    int32_t port_held; /* by which no other launcher of this machine takes the port; -1: none */
+    cdp__cores_map *map; /* what there is for all workers */
+    char threads[12];    /* OMP_NUM_THREADS of each; "": as it is */
+    int32_t port_held;   /* by which no other launcher of this machine takes the port; -1: none */
     uint32_t attempt;
     int64_t first;       /* the worker whose failure ended the attempt; -1: none */
     uint64_t sent;       /* signals that the agent has sent, as bits */

@@ -21,7 +21,7 @@ typedef struct cdp__launch_place {
     /* NULL: the variable is taken away */
     const char *role, *run_id, *master_addr, *error_file, *timer_file, *job_key, *trust_network,
         *agent_store;
-    const char *one_thread; /* NULL: OMP_NUM_THREADS stays as it is */
+    const char *threads; /* NULL: OMP_NUM_THREADS stays as it is */
     /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
     const char *elastic, *elastic_id, *elastic_job, *elastic_servers;
 } cdp__launch_place;
@@ -67,7 +67,7 @@ CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
         CDP__ROW("CDP_ELASTIC_ID", MAYBE, elastic_id),
         CDP__ROW("CDP_ELASTIC_JOB", MAYBE, elastic_job),
         CDP__ROW("CDP_ELASTIC_SERVERS", MAYBE, elastic_servers),
-        CDP__ROW("OMP_NUM_THREADS", HINT, one_thread),
+        CDP__ROW("OMP_NUM_THREADS", HINT, threads),
     };
 #undef CDP__ROW
     return i < sizeof table / sizeof *table ? &table[i] : NULL;
@@ -84,15 +84,15 @@ CDP__PRIVATE bool cdp__launch_owns(const char *name, uint64_t length) {
     return false;
 }
 
-/* Settings that are the same for every launcher: rank 0 serves the store; one thread for each of
-   several ranks that have no OMP_NUM_THREADS, or n ranks would use n times the cores. `key` is
-   NULL where whoever reaches the ports may take part. */
+/* Settings that are the same for every launcher: rank 0 serves the store. `key` is NULL where
+   whoever reaches the ports may take part. `threads`: of a rank whose user gives no
+   OMP_NUM_THREADS, or n ranks would use n times the cores; NULL: as it is. */
 CDP__PRIVATE void cdp__launch_place_common(
-    cdp__launch_place *p, const char *key, bool has_threads) {
+    cdp__launch_place *p, const char *key, const char *threads) {
     p->agent_store = "False";
     p->job_key = key;
     p->trust_network = key ? NULL : "1";
-    p->one_thread = p->local_world > 1 && !has_threads ? "1" : NULL;
+    p->threads = threads;
 }
 
 /* Calls put() for each variable; `value` NULL: take it away. */

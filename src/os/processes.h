@@ -9,6 +9,8 @@
 #include "../base/config.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
+#include "cores.h"
+#include "cores_here.h"
 
 /* What to start, and with what. */
 typedef struct cdp__process_plan {
@@ -21,6 +23,7 @@ typedef struct cdp__process_plan {
     /* in the child, in place of an empty signal mask and the default action of SIGPIPE; or NULL */
     void (*ready)(void *user);
     void *ready_user;
+    const cdp__cores *cores; /* the only processors it may use, or NULL */
     int32_t told; /* a pipe for `number` and the errno of an exec that failed, closed by one that
                        did not */
     int32_t number;
@@ -246,6 +249,7 @@ CDP__PRIVATE void cdp__process_become(const cdp__process_plan *p, pid_t parent) 
         sigprocmask(SIG_SETMASK, &none, NULL);
         signal(SIGPIPE, SIG_DFL);
     }
+    if (!err && p->cores) err = -cdp__cores_bind_here(p->cores);
     environ = p->env;
     if (!err && !p->words) {
         close(p->told);

@@ -292,11 +292,23 @@ outer "$C" -n 2 sh -c 'echo $GROUP_RANK $GROUP_WORLD_SIZE $ROLE_RANK $ROLE_WORLD
 check env-torchrun "$(sort out)" "[0] 0 1 0 2 default 0 0 none False
 [1] 0 1 1 2 default 0 0 none False"
 check env-outer-error-file "$(outer "$C" -n 1 sh -c 'case $TORCHELASTIC_ERROR_FILE in /outer/*) echo outer ;; *) echo own ;; esac')" "[0] own"
-check env-omp "$(unset OMP_NUM_THREADS; "$C" -n 2 sh -c 'echo $OMP_NUM_THREADS' | sort; "$C" -n 1 sh -c 'echo ${OMP_NUM_THREADS-unset}'; OMP_NUM_THREADS=4 "$C" -n 2 sh -c 'echo $OMP_NUM_THREADS' | sort)" "[0] 1
+check env-omp "$(unset OMP_NUM_THREADS; "$C" -n 2 --cores-per-rank 1 sh -c 'echo $OMP_NUM_THREADS' | sort; "$C" -n 1 sh -c 'echo ${OMP_NUM_THREADS-unset}'; OMP_NUM_THREADS=4 "$C" -n 2 sh -c 'echo $OMP_NUM_THREADS' | sort)" "[0] 1
 [1] 1
 [0] unset
 [0] 4
 [1] 4"
+check env-omp-cores "$(unset OMP_NUM_THREADS; "$C" -n 1 --cores-per-rank 3 sh -c 'echo $OMP_NUM_THREADS' 2>&1 | sort)" "[0] 3
+cdprun: OMP_NUM_THREADS is not set: 3 for each rank"
+check bind-numa "$("$C" -n 1 --numa-binding node sh -c 'echo bound')" "[0] bound"
+if [ "$(nproc)" -gt 1 ]; then
+    check bind-core "$("$C" -n 2 --bind core --cores-per-rank 1 sh -c 'taskset -cp $$ | sed "s/.*: //"' | sed 's/.* //' | sort -u | wc -l)" 2
+    "$C" -n 2 --bind core --cores-per-rank 4096 true 2> err
+    check bind-too-many "$? $(sed 's/the [0-9]* that/the N that/' err)" "2 cdprun: --bind core: 2 ranks with 4096 cores each need more than the N that cdprun may use (see cdprun --help)"
+else
+    echo "SKIP bind-core, bind-too-many: one processor"
+fi
+usage bind-mode "--bind must be none, core or numa, not 'socket'" -n 2 --bind socket true
+usage numa-mode "--numa-binding socket is not taken" -n 2 --numa-binding socket true
 check descriptors-not-leaked "$("$C" -n 3 "$H" many-fds | sort)" "[0] 3
 [1] 3
 [2] 3"
@@ -684,7 +696,7 @@ usage serve-nothing "--serve starts no ranks and takes no command ('true')" --se
 usage conf-word    "--rdzv-conf is_host must be 1 or 0, not 'maybe'" -n 1 --rdzv-conf is_host=maybe true
 usage conf-name    "--rdzv-conf has no setting 'fast'" -n 1 --rdzv-conf fast=1 true
 for o in --run-path; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o true; done
-for o in --logs-specs --numa-binding --duplicate-stdout-filters --duplicate-stderr-filters; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o x true; done
+for o in --logs-specs --duplicate-stdout-filters --duplicate-stderr-filters; do usage "refused$o" "torchrun's $o is not taken by cdprun" -n 1 $o x true; done
 usage conf         "--rdzv-conf must be KEY=VALUE,KEY=VALUE, not 'timeout'" -n 1 --rdzv-conf timeout true
 usage conf-number  "--rdzv-conf join_timeout needs a number of seconds, not 'soon'" -n 1 --rdzv-conf 'close_timeout = 3, join_timeout=soon' true
 usage cooldown     "--cooldown must be at most 3600 seconds, not 1e9" -n 1 --stay --cooldown 1e9 true
