@@ -17485,6 +17485,7 @@ typedef struct cdp__hub_rank {
 struct cdp_hub {
     cdp_hub_desc desc;
     const cdp_os *os;
+    uint32_t forks;  /* see cdp__is_child() */
     cdp__way **ways; /* [from * world_size + to], made on first use (atomic) */
     cdp__hub_rank *ranks;
     cdp_lock cause_lock;
@@ -17738,6 +17739,8 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
     cdp__hub_end *e;
     if (cdp__ended(h)) return cdp__fail(CDP_ERR_STATE, "cdp_group_create: this hub was destroyed");
+    if (cdp__is_child(h->forks))
+        return cdp__child_refuses(CDP_ERR_STATE, "cdp_group_create", "hub");
     if (h->desc.world_size != world_size)
         return cdp__fail(CDP_ERR_INVALID,
             "the hub connects %u ranks, the group is to have %u: make them equal",
@@ -17786,7 +17789,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
-    if (!h || cdp__ended(h)) return;
+    if (!h || cdp__ended(h) || cdp__is_child(h->forks)) return;
     cdp__ended_add(h);
     for (i = 0; h->ways && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
         cdp__free(h->os, h->ways[i]);
@@ -17813,6 +17816,7 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     if (!h) return cdp__fail_nomem("a hub", sizeof *h);
     cdp__ended_remove(h);
     h->os = os;
+    h->forks = cdp__forks_watch();
     h->desc = *desc;
     h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);
     h->ways = (cdp__way **)cdp__alloc_zero(
@@ -29795,6 +29799,7 @@ CDP__PRIVATE cdp_status cdp__leaves_usable(const cdp_leaves *l, const char *call
     if (cdp__ended(l)) return cdp__fail(CDP_ERR_STATE, "%s: these leaves were destroyed", call);
     if (cdp__ended(l->group))
         return cdp__fail(CDP_ERR_STATE, "%s: the group of these leaves was destroyed", call);
+    if (cdp__is_child(l->group->w->forks)) return cdp__alive(l->group, call);
     if (l->desc.ddp && l->unhooked)
         return cdp__fail(CDP_ERR_STATE,
             "%s: the ddp was destroyed or has another hook; create leaves again", call);
@@ -30043,6 +30048,8 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
             "cdp_outer_step: its group has failed (%s); call cdp_outer_rebind() with another one, "
             "or destroy it",
             cdp_status_name(o->failed));
+    st = cdp__alive(o->group, "cdp_outer_step");
+    if (st != CDP_OK) return st;
     interval = o->desc.period / o->desc.fragments;
     at = o->stats.steps++ % interval + 1;
     if (at == interval - o->desc.delay)
@@ -30652,7 +30659,7 @@ CDP__PRIVATE cdp_status cdp__report_usable(const cdp_report *r, const char *call
     if (cdp__ended(r)) return cdp__fail(CDP_ERR_STATE, "%s: this report was destroyed", call);
     if (!cdp__ddp_lives(r->desc.ddp))
         return cdp__fail(CDP_ERR_STATE, "%s: its ddp was destroyed", call);
-    return CDP_OK;
+    return cdp__alive(r->group, call);
 }
 
 CDP_API cdp_status cdp_report_step(cdp_report *r, const cdp_report_figures *figures) {

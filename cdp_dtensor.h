@@ -132,7 +132,8 @@
 
     THREADS
         A mesh and everything made from it belong to one thread at a time. All ranks of a mesh
-        make the same calls on it in the same order.
+        make the same calls on it in the same order. Calls of what was destroyed are STATE, and so
+        are those in a child of fork() that would run, or write to memory of the parent's groups.
 
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:
@@ -435,7 +436,8 @@ typedef struct cdp_plan_info {
    Errors: INVALID (layouts, shapes, dtypes or ranks that do not fit), UNSUPPORTED (a target
    PARTIAL that the source does not have), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out);
-CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_plan_destroy(cdp_plan *plan);
 
 /* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
    all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds
@@ -589,7 +591,8 @@ typedef struct cdp_edge_desc {
    cdp_plan_create(); UNSUPPORTED (PARTIAL of min, max or product, which have no linear gradient;
    a wire dtype for tensors that are no floats). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out);
-CDP_API void cdp_edge_destroy(cdp_edge *edge); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_edge_destroy(cdp_edge *edge);
 
 /* Run one direction: as cdp_plan_run(), with the same errors. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_edge_forward(cdp_edge *edge, const void *x, void *y);
@@ -759,7 +762,8 @@ typedef struct cdp_tp_layouts {
    their gradients, where they differ from what the program passes. Errors: INVALID (a sentence
    names the member), UNSUPPORTED (a dtype without gemm), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out);
-CDP_API void cdp_tp_destroy(cdp_tp *tp); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_tp_destroy(cdp_tp *tp);
 CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp);
 
 /* The edge before or behind the product: what it costs, its layouts. */
@@ -860,7 +864,8 @@ typedef struct cdp_cp cdp_cp;
 /* Make the buffers of such an attention. Local. Errors: INVALID (a sentence names the member: a
    length that does not divide, heads that do not), UNSUPPORTED (dtype), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out);
-CDP_API void cdp_cp_destroy(cdp_cp *cp); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_cp_destroy(cdp_cp *cp);
 
 /* Which positions the rank at coordinate `coord` holds: [start, start + size) twice, in this
    order; plain: the second is empty. Returns how many; 0 if desc is not valid. Pure. */
@@ -1004,7 +1009,8 @@ inline cdp_status cdp_mesh_from_groups(
 
 /* ---- >>dtensor/kit: small helpers ------------------------------------------------------------ */
 
-/* Knows: numbers and memory; nothing of tensors. Promises: memory is zeroed. */
+/* Knows: numbers, memory, and which objects were destroyed; nothing of tensors. Promises: memory is
+   zeroed. */
 
 #include <string.h>
 
@@ -1017,6 +1023,13 @@ typedef struct cdp__dt_argument {
     const char *name;
     const void *pointer;
 } cdp__dt_argument;
+
+/* Refuses an object of this header that is NULL, or was destroyed; `what` is its kind. */
+CDP__DT cdp_status cdp__dt_alive(const void *object, const char *call, const char *what) {
+    if (!object) return cdp__dt_missing(call, what);
+    if (!cdp__ended(object)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this %s was destroyed", call, what);
+}
 
 /* Refuses the first argument of `list` that is NULL, by its name. */
 CDP__DT cdp_status cdp__dt_all_given(
@@ -1054,6 +1067,7 @@ CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
 CDP__DT void *cdp__dt_alloc(const cdp_os *os, uint64_t bytes) {
     void *p = os->alloc(os->user, bytes ? bytes : 1);
     if (p) memset(p, 0, (size_t)bytes);
+    cdp__ended_remove(p); /* no object that was destroyed is there any more */
     return p;
 }
 
@@ -1758,9 +1772,7 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
 
 /* Why the mesh is no mesh: it is NULL, or was destroyed. */
 CDP__DT cdp_status cdp__dt_mesh_alive(const cdp_mesh *m, const char *call) {
-    if (!m) return cdp__dt_missing(call, "mesh");
-    if (!cdp__ended(m)) return CDP_OK;
-    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this mesh was destroyed", call);
+    return cdp__dt_alive(m, call, "mesh");
 }
 
 /* NULL for a mesh that was destroyed. */
@@ -2664,6 +2676,13 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
     cdp__dt_free(root->os, link);
 }
 
+/* Refuses to run in a child of fork(): it shares memory of groups with the process whose mesh this
+   is. */
+CDP__DT cdp_status cdp__dt_link_here(const cdp__dt_link *link) {
+    const cdp_status st = link ? cdp_group_status(link->group) : CDP_OK;
+    return st == CDP_ERR_STATE ? st : CDP_OK; /* failures are those of the calls that follow */
+}
+
 /* Frees memory of cdp_group_alloc() that messages of this group have used. If the group has
    failed, the memory is freed later; without memory for a record of that, it is leaked. */
 CDP__DT void cdp__dt_retire(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
@@ -2859,7 +2878,6 @@ CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t 
 CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     cdp_mesh *m = (cdp_mesh *)cdp__dt_alloc(root->os, sizeof *m);
     if (!m) return NULL;
-    cdp__ended_remove(m);
     m->root = root;
     ++root->refs;
     m->desc.group = root->group;
@@ -4678,7 +4696,7 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
 CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
     cdp_plan_info none;
     memset(&none, 0, sizeof none);
-    return p ? p->info : none;
+    return p && !cdp__ended(p) ? p->info : none;
 }
 
 /* ---- >>dtensor/plan_words: plans as numbers that ranks compare ------------------------------- */
@@ -5044,7 +5062,7 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
    follow. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
-    if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
+    if (cdp__dt_alive(p, "cdp_plan_run", "plan") != CDP_OK) return cdp_last_error()->status;
     if (!cdp__dt_has_mesh(&p->desc.from))
         return cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_run");
     if (!cdp__dt_has_mesh(&p->desc.to)) return cdp__dt_mesh_refused(&p->desc.to, "cdp_plan_run");
@@ -5052,6 +5070,7 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
     const cdp_status failed = cdp_group_status(cdp__dt_run_link(p)->group);
+    if (failed == CDP_ERR_STATE) return failed; /* of another process, see cdp__dt_link_here() */
     if (cdp__dt_running(p) && failed != CDP_OK) return failed;
     if (cdp__dt_running(p))
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
@@ -5121,7 +5140,8 @@ CDP__DT void cdp__dt_phases_free(cdp_plan *p) {
 }
 
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
-    if (!p) return;
+    if (!p || cdp__dt_alive(p, "cdp_plan_destroy", "plan") != CDP_OK) return;
+    cdp__ended_add(p);
     if (p->mesh && cdp__ended(p->mesh)) {
         (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
         p->mesh = NULL; /* what it has of the group stays there */
@@ -5288,7 +5308,7 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
    again without. */
 CDP__DT cdp_status cdp__dt_plan_whole(cdp_plan *p) {
     cdp_plan old;
-    if (!p || !p->windows || p->whole || cdp__ended(p->mesh)) return CDP_OK;
+    if (!p || cdp__ended(p) || !p->windows || p->whole || cdp__ended(p->mesh)) return CDP_OK;
     old = *p;
     p->whole = true;
     p->phases = NULL;
@@ -5924,7 +5944,7 @@ CDP_API uint64_t cdp_plan_draw(
     cdp__text t = cdp__text_of(text, room);
     cdp__dt_flow f;
     (void)cdp__text_end(&t);
-    if (!p) return 0;
+    if (!p || cdp__ended(p)) return 0;
     memset(&f, 0, sizeof f);
     f.text = &t;
     f.plan = p;
@@ -6152,7 +6172,8 @@ CDP__DT uint64_t cdp__dt_local_bytes(const cdp_layout *l) {
 CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_dtensor *out) {
     if (!out) return cdp__dt_missing("cdp_dtensor_create", "out");
     memset(out, 0, sizeof *out);
-    const cdp_status st = cdp_layout_check(layout);
+    cdp_status st = cdp_layout_check(layout);
+    if (st == CDP_OK && !data) st = cdp__dt_link_here(layout->mesh->all);
     if (st != CDP_OK) return st;
     const cdp__dt_root *root = layout->mesh->root;
     const uint64_t bytes = cdp__dt_local_bytes(layout);
@@ -6230,6 +6251,7 @@ CDP_API cdp_status cdp_distribute(cdp_dtensor *t, const void *full, uint32_t sou
     cdp_plan_desc d;
     cdp_plan *plan;
     cdp_status st = cdp__dt_tensor_check(t, "cdp_distribute");
+    if (st == CDP_OK) st = cdp__dt_link_here(t->layout.mesh->all);
     if (st != CDP_OK) return st;
     if (cdp__dt_any_partial(&t->layout))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
@@ -6403,6 +6425,7 @@ CDP__DT bool cdp__dt_fill_idle(const cdp_layout *l, cdp_reduce_op *op) {
 CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     cdp_reduce_op op;
     cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_fill");
+    if (st == CDP_OK) st = cdp__dt_link_here(t->layout.mesh->all);
     if (st != CDP_OK) return st;
     if (!f) return cdp__dt_missing("cdp_dtensor_fill", "fill");
     if ((uint32_t)f->kind > CDP_FILL_MASK)
@@ -6791,6 +6814,8 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
     w->out_elements = w->plan->out_bytes / size;
     w->divisor = 1;
     if (w->wire == w->dtype || !w->plan->group) return CDP_OK;
+    st = cdp__dt_link_here(cdp__dt_run_link(w->plan));
+    if (st != CDP_OK) return st;
     w->in_wire = cdp__dt_group_memory(w->plan->group, w->plan->in_bytes + 1);
     w->out_wire = cdp__dt_group_memory(w->plan->group, w->plan->out_bytes + 1);
     if (!w->in_wire || !w->out_wire)
@@ -6808,7 +6833,8 @@ CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
 }
 
 CDP_API void cdp_edge_destroy(cdp_edge *e) {
-    if (!e) return;
+    if (!e || cdp__dt_alive(e, "cdp_edge_destroy", "edge") != CDP_OK) return;
+    cdp__ended_add(e);
     cdp__dt_way_free(&e->forward);
     cdp__dt_way_free(&e->backward);
     cdp__dt_free(e->os, e);
@@ -6869,9 +6895,17 @@ CDP__DT void cdp__dt_way_out(const cdp__dt_way *w, void *out) {
     if (w->divisor > 1 && out) cdp__divide(w->dtype, out, w->out_elements, (uint32_t)w->divisor);
 }
 
+/* Before a cast, which writes to memory of a group. */
+CDP__DT cdp_status cdp__dt_way_here(const cdp__dt_way *w) {
+    if (!w->in_wire || !cdp__dt_mesh_known(w->plan->mesh)) return CDP_OK;
+    return cdp__dt_link_here(cdp__dt_run_link(w->plan));
+}
+
 CDP__DT cdp_status cdp__dt_way_run(cdp__dt_way *w, const void *in, void *out) {
+    cdp_status st = cdp__dt_way_here(w);
+    if (st != CDP_OK) return st;
     const void *from = cdp__dt_way_in(w, in);
-    const cdp_status st = cdp_plan_run(w->plan, from, w->out_wire ? w->out_wire : out);
+    st = cdp_plan_run(w->plan, from, w->out_wire ? w->out_wire : out);
     if (st == CDP_OK) cdp__dt_way_out(w, out);
     return st;
 }
@@ -6885,8 +6919,11 @@ CDP__DT cdp_status cdp__dt_way_done(void *user, cdp_status status) {
 CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, cdp_work *work) {
     cdp_work moved;
     if (!work) return cdp__dt_missing("cdp_edge", "work");
+    memset(work, 0, sizeof *work);
+    cdp_status st = cdp__dt_way_here(w);
+    if (st != CDP_OK) return st;
     const void *from = cdp__dt_way_in(w, in);
-    cdp_status st = cdp_plan_run_async(w->plan, from, w->out_wire ? w->out_wire : out, &moved);
+    st = cdp_plan_run_async(w->plan, from, w->out_wire ? w->out_wire : out, &moved);
     *work = moved;
     if (st != CDP_OK || (!w->out_wire && w->divisor == 1)) return st;
     w->out = out;
@@ -6894,34 +6931,34 @@ CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, 
     return cdp__dt_way_done(w, CDP_OK);
 }
 
-CDP__DT cdp_status cdp__dt_no_edge(void) {
-    return cdp__dt_missing("cdp_edge", "edge");
-}
-
 CDP_API cdp_status cdp_edge_forward(cdp_edge *e, const void *x, void *y) {
-    return e ? cdp__dt_way_run(&e->forward, x, y) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_forward", "edge");
+    return st == CDP_OK ? cdp__dt_way_run(&e->forward, x, y) : st;
 }
 
 CDP_API cdp_status cdp_edge_backward(cdp_edge *e, const void *grad_y, void *grad_x) {
-    return e ? cdp__dt_way_run(&e->backward, grad_y, grad_x) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_backward", "edge");
+    return st == CDP_OK ? cdp__dt_way_run(&e->backward, grad_y, grad_x) : st;
 }
 
 CDP_API cdp_status cdp_edge_forward_async(cdp_edge *e, const void *x, void *y, cdp_work *work) {
-    return e ? cdp__dt_way_start(&e->forward, x, y, work) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_forward_async", "edge");
+    return st == CDP_OK ? cdp__dt_way_start(&e->forward, x, y, work) : st;
 }
 
 CDP_API cdp_status cdp_edge_backward_async(
     cdp_edge *e, const void *grad_y, void *grad_x, cdp_work *work) {
-    return e ? cdp__dt_way_start(&e->backward, grad_y, grad_x, work) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_backward_async", "edge");
+    return st == CDP_OK ? cdp__dt_way_start(&e->backward, grad_y, grad_x, work) : st;
 }
 
 CDP_API cdp_plan_info cdp_edge_info(const cdp_edge *e, bool backward) {
-    if (!e) return cdp_plan_info_of(NULL);
+    if (!e || cdp__ended(e)) return cdp_plan_info_of(NULL);
     return cdp_plan_info_of(backward ? e->backward.plan : e->forward.plan);
 }
 
 CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *e) {
-    return e ? &e->desc : NULL;
+    return e && !cdp__ended(e) ? &e->desc : NULL;
 }
 
 typedef struct cdp__dt_feed {
@@ -7007,7 +7044,8 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     cdp_status (*piece)(void *user, const cdp_box *box), void *user) {
     cdp__dt_feed f;
     bool ready;
-    if (!e) return cdp__dt_missing("cdp_edge_forward_pieces", "edge");
+    cdp_status st = cdp__dt_alive(e, "cdp_edge_forward_pieces", "edge");
+    if (st != CDP_OK) return st;
     if (!piece) return cdp__dt_missing("cdp_edge_forward_pieces", "piece");
     cdp_plan *p = e->forward.plan;
     f.piece = piece;
@@ -7016,7 +7054,7 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     f.status = CDP_OK;
     if (p->phase_count != 1 || p->phases[0].zero || e->forward.out_wire)
         return cdp__dt_feed_whole(e, x, y, &f);
-    cdp_status st = cdp__dt_run_begin(p, x, y, &ready);
+    st = cdp__dt_run_begin(p, x, y, &ready);
     if (st != CDP_OK || !ready) return st;
     const uint64_t bytes = (p->phases[0].recvs + 1ull) * sizeof(cdp_work);
     cdp_work *works = (cdp_work *)cdp__dt_alloc(p->os, bytes);
@@ -8420,7 +8458,8 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
 }
 
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
-    if (!tp) return;
+    if (!tp || cdp__dt_alive(tp, "cdp_tp_destroy", "tp") != CDP_OK) return;
+    cdp__ended_add(tp);
     if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
@@ -8460,11 +8499,11 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
 }
 
 CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp) {
-    return tp ? &tp->l : NULL;
+    return tp && !cdp__ended(tp) ? &tp->l : NULL;
 }
 
 CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind) {
-    if (!tp) return NULL;
+    if (!tp || cdp__ended(tp)) return NULL;
     return behind ? tp->out : tp->in;
 }
 
@@ -8508,8 +8547,9 @@ CDP__DT cdp_status cdp__dt_tp_make(
 /* `y_name`: what the caller calls y. */
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
     const void *w, const char *y_name, const void *y) {
-    if (!tp) return cdp__dt_missing(call, "tp");
-    const cdp_status st = cdp__dt_mesh_alive(tp->desc.mesh, call);
+    cdp_status st = cdp__dt_alive(tp, call, "tp");
+    if (st == CDP_OK) st = cdp__dt_mesh_alive(tp->desc.mesh, call);
+    if (st == CDP_OK) st = cdp__dt_link_here(tp->desc.mesh->all);
     if (st != CDP_OK) return st;
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");
@@ -9071,7 +9111,8 @@ CDP__DT cdp_status cdp__dt_ring_alone(const cdp_cp *cp, cdp__dt_ring *r) {
 
 /* Its mesh is there, and has a group. */
 CDP__DT cdp_status cdp__dt_cp_runs(const cdp_cp *cp, const char *call) {
-    const cdp_status st = cdp__dt_mesh_alive(cp->desc.mesh, call);
+    cdp_status st = cdp__dt_mesh_alive(cp->desc.mesh, call);
+    if (st == CDP_OK) st = cdp__dt_link_here(cp->desc.mesh->all);
     if (st != CDP_OK || cp->root->group) return st;
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
 }
@@ -9079,10 +9120,11 @@ CDP__DT cdp_status cdp__dt_cp_runs(const cdp_cp *cp, const char *call) {
 CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void *grad,
     uint64_t grad_count, cdp_cp_block *block, void *user) {
     cdp__dt_ring r;
-    if (!cp) return cdp__dt_missing("cdp_cp_ring", "cp");
+    cdp_status st = cdp__dt_alive(cp, "cdp_cp_ring", "cp");
+    if (st != CDP_OK) return st;
     if (!kv) return cdp__dt_missing("cdp_cp_ring", "kv");
     if (!block) return cdp__dt_missing("cdp_cp_ring", "block");
-    cdp_status st = cdp__dt_cp_runs(cp, "cdp_cp_ring");
+    st = cdp__dt_cp_runs(cp, "cdp_cp_ring");
     if (st != CDP_OK) return st;
     if (cp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
     memset(&r, 0, sizeof r);
@@ -9491,12 +9533,13 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
     cp->tiles = cdp__dt_alloc(cp->os, tiles);
     if (!cp->tiles) return cdp__dt_nomem("attention", tiles);
     if (!cp->group) return CDP_OK;
+    cdp_status st = cdp__dt_link_here(d->mesh->all);
+    if (st != CDP_OK) return st;
     cp->pack = cdp__dt_group_memory(cp->group, kv * elem + 1);
     cp->pack_grad = cdp__dt_group_memory(cp->group, kv * elem + 1);
     if (!cp->pack || !cp->pack_grad) return cdp__dt_nomem("attention", 2 * kv * elem);
     if (cp->n == 1) return CDP_OK;
     const uint32_t copies = d->gather ? cp->n : 1, kinds = d->gather ? 1 : 2;
-    cdp_status st = CDP_OK;
     for (uint32_t i = 0; st == CDP_OK && i < kinds; ++i) {
         st = cdp__dt_room_for(cp, &cp->kv[i], kv * elem * copies);
         if (st == CDP_OK) st = cdp__dt_room_for(cp, &cp->grad[i], kv * elem * copies);
@@ -9506,7 +9549,8 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
 }
 
 CDP_API void cdp_cp_destroy(cdp_cp *cp) {
-    if (!cp) return;
+    if (!cp || cdp__dt_alive(cp, "cdp_cp_destroy", "cp") != CDP_OK) return;
+    cdp__ended_add(cp);
     const bool ended = cdp__ended(cp->desc.mesh); /* then the group keeps them */
     cdp__dt_link *link = ended ? NULL : cp->desc.mesh->all;
     for (uint32_t i = 0; !ended && i < 2; ++i) {
@@ -9564,12 +9608,9 @@ CDP__DT void cdp__dt_cp_pack(cdp_cp *cp, const void *k, const void *v) {
 
 CDP__DT cdp_status cdp__dt_cp_ready(
     const cdp_cp *cp, const char *call, const cdp__dt_argument *arrays, uint32_t count) {
-    if (!cp) return cdp__dt_missing(call, "cp");
-    if (cp->rows) {
-        const cdp_status st = cdp__dt_all_given(call, arrays, count);
-        if (st != CDP_OK) return st;
-    }
-    return cdp__dt_cp_runs(cp, call);
+    cdp_status st = cdp__dt_alive(cp, call, "cp");
+    if (st == CDP_OK && cp->rows) st = cdp__dt_all_given(call, arrays, count);
+    return st == CDP_OK ? cdp__dt_cp_runs(cp, call) : st;
 }
 
 CDP_API cdp_status cdp_cp_attention(

@@ -407,7 +407,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview_times(
    that alone lacks `replicate` cannot tell the copies of its shard: those without norm_group wait
    for their deadline, and name it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
-/* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
+/* Waits for what is in flight. Before its groups are destroyed. A child of fork() must not use the
+   cdp_fsdp of its parent: calls are STATE. Ranks that wait in a step for this
    one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
 /* This rank does not go on: its calls fail from now on with CDP_ERR_ABORTED and `reason`, and so do
@@ -1632,8 +1633,10 @@ CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *count
 /* Refuses no fsdp, and one that was destroyed. */
 CDP__PRIVATE cdp_status cdp__fsdp_alive(const cdp_fsdp *f, const char *call) {
     if (!f) return cdp__fsdp_missing(call, "fsdp");
-    if (!cdp__ended(f)) return CDP_OK;
-    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this cdp_fsdp was destroyed", call);
+    if (cdp__ended(f))
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this cdp_fsdp was destroyed", call);
+    /* a child of fork() shares memory of groups; failures are those of the calls that follow */
+    return cdp_group_status(f->gathers) == CDP_ERR_STATE ? CDP_ERR_STATE : CDP_OK;
 }
 
 /* Refuses calls that come at the wrong time. */

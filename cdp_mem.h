@@ -293,7 +293,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_m
 /* Wait at most timeout_ms for pending frees, give all segments back that have no live block,
    destroy the pools that are left, the source and the allocator. Returns the bytes of blocks that
    were still allocated: each is named in the log, and their segments are not given back. In a child
-   of fork() it does nothing. NULL is allowed. */
+   of fork() it does nothing. NULL is allowed. A second call does nothing but set
+   cdp_last_error(); other calls of what was destroyed are STATE, or do nothing. */
 CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem);
 
 /* The place of a call, for stacks without unwinding. Texts are copied when they are new. */
@@ -490,6 +491,8 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
    cdp_mem_shot_free. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out);
+/* NULL is allowed. A second call does nothing but set cdp_last_error(); other calls of a shot that
+   was freed are STATE, or answer as for NULL. */
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
 
 /* Replace addresses by names of functions, as far as the running program exports them
@@ -1569,7 +1572,19 @@ struct cdp_mem {
 /* The first check of every call that returns a status. */
 CDP__MEM_HOT cdp_status cdp__mem_here(const cdp_mem *m, const char *call) {
     if (!m) return cdp__missing(call, "mem");
+    if (cdp__ended(m)) return cdp__fail(CDP_ERR_STATE, "%s: this cdp_mem was destroyed", call);
     return cdp__is_child(m->forks) ? cdp__child_refuses(CDP_ERR_STATE, call, "cdp_mem") : CDP_OK;
+}
+
+/* The first check of the others. */
+CDP__MEM_HOT bool cdp__mem_lives(const cdp_mem *m) {
+    return m && !cdp__ended(m) && !cdp__is_child(m->forks);
+}
+
+/* Refuses a pool that was destroyed, alone or with its allocator. NULL is the ordinary pool. */
+CDP__MEM_HOT cdp_status cdp__mem_pool_here(const cdp_mem_pool *pool, const char *call) {
+    if (!cdp__ended(pool)) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE, "%s: this pool was destroyed", call);
 }
 
 CDP__MEM_HOT void cdp__mem_lock(const cdp_mem *m) {
@@ -3305,6 +3320,16 @@ CDP__PRIVATE const char *cdp__mem_shot_text(cdp_mem_shot *s, const char *text) {
     return t ? t : s->empty;
 }
 
+/* False: none, or one that was freed. */
+CDP__PRIVATE bool cdp__mem_shot_known(const cdp_mem_shot *s) {
+    return s && !cdp__ended(s);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_shot_here(const cdp_mem_shot *s, const char *call) {
+    if (!s) return cdp__missing(call, "shot");
+    return cdp__ended(s) ? cdp__fail(CDP_ERR_STATE, "%s: this shot was freed", call) : CDP_OK;
+}
+
 CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     const cdp_os *const os = s->os;
     uint64_t i;
@@ -3320,6 +3345,7 @@ CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     cdp__free(os, s->tokens);
     cdp__free(os, (void *)s->module_paths);
     cdp__mem_texts_close(&s->texts);
+    cdp__ended_add(s);
     cdp__free(os, s);
 }
 
@@ -3336,6 +3362,7 @@ CDP__PRIVATE void cdp__mem_shot_keys(cdp_mem_shot *s) {
 CDP__PRIVATE cdp_mem_shot *cdp__mem_shot_new(const cdp_os *os) {
     cdp_mem_shot *const s = (cdp_mem_shot *)cdp__alloc_zero(os, sizeof *s);
     if (!s) return NULL;
+    cdp__ended_remove(s);
     s->os = s->texts.os = os;
     s->empty = cdp__mem_text_of(&s->texts, "", 0);
     if (s->empty && cdp__mem_add(s, stack, 1)) {
@@ -5824,7 +5851,7 @@ CDP__PRIVATE void cdp__mem_holder_name(cdp__text *t, const cdp__mem_sum *h) {
 
 CDP_API cdp_status cdp_mem_shot_rows(cdp_mem_shot *shot, cdp_mem_rows rows, const char *skip) {
     const char *copy = NULL;
-    if (!shot) return cdp__missing("cdp_mem_shot_rows", "shot");
+    if (cdp__mem_shot_here(shot, "cdp_mem_shot_rows") != CDP_OK) return cdp_last_error()->status;
     if ((uint32_t)rows > CDP_MEM_ROWS_STACK)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_mem_shot_rows: there are no rows %u", (unsigned)rows);
@@ -7242,6 +7269,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
         cdp__mem_source_drop(&source);
         return st;
     }
+    cdp__ended_remove(m);
     cdp__mem_desc_defaults(m, desc);
     m->forks = cdp__forks_watch();
     m->base.mem = m;
@@ -7361,7 +7389,9 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
         next_pool = pool->next;
         cdp__mem_arenas_close(os, pool);
         if (pool == &m->base || pool->own_source) cdp__mem_source_drop(&pool->source);
-        if (pool != &m->base) cdp__free(os, pool);
+        if (pool == &m->base) continue;
+        cdp__ended_add(pool);
+        cdp__free(os, pool);
     }
     cdp__free(os, m->table.slots);
     cdp__mem_log_close(os, &m->log);
@@ -7373,7 +7403,8 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     cdp__mem_span *s, *next;
     cdp__mem_call c;
     uint64_t bytes;
-    if (!mem || cdp__is_child(mem->forks)) return 0;
+    if (!mem || cdp__mem_here(mem, "cdp_mem_destroy") != CDP_OK) return 0;
+    cdp__ended_add(mem);
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -7468,6 +7499,7 @@ CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t b
     if (!out) return cdp__missing("cdp_mem_alloc_at", "out");
     *out = NULL;
     if (cdp__mem_here(mem, "cdp_mem_alloc_at") != CDP_OK) return cdp_last_error()->status;
+    if (cdp__mem_pool_here(pool, "cdp_mem_alloc_at") != CDP_OK) return CDP_ERR_STATE;
     if (pool && pool->mem != mem)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
     if (!bytes) return CDP_OK;
@@ -7597,7 +7629,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data) {
     const cdp__mem_part *p;
     uint64_t bytes;
-    if (!mem || !data || cdp__is_child(mem->forks)) return 0;
+    if (!data || !cdp__mem_lives(mem)) return 0;
     cdp__mem_lock(mem);
     p = cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data);
     bytes = p && p->state == CDP_MEM_ACTIVE ? p->size : 0;
@@ -7609,7 +7641,7 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
     cdp__mem_call c;
     cdp_status st;
     uint64_t bytes;
-    if (!mem || cdp__is_child(mem->forks)) return 0;
+    if (!cdp__mem_lives(mem)) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -7620,14 +7652,14 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
 }
 
 CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes) {
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
     mem->limit = bytes;
     cdp__mem_unlock(mem);
 }
 
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
     mem->on_oom = func;
     mem->on_oom_user = user;
@@ -7657,7 +7689,7 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
 
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
     uint32_t i;
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_WATCHERS; ++i)
         if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;
@@ -7747,6 +7779,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     }
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__ended_remove(pool);
     pool->mem = mem;
     pool->source = desc->source ? *desc->source : mem->base.source;
     pool->own_source = desc->source != NULL;
@@ -7799,10 +7832,10 @@ CDP__PRIVATE cdp_status cdp__mem_pool_empty(
 }
 
 CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
-    cdp_mem *const m = pool ? pool->mem : NULL;
+    cdp_mem *const m = pool && !cdp__ended(pool) ? pool->mem : NULL;
     cdp__mem_call c;
     uint64_t bytes = 0;
-    if (!m || pool->fixed_bytes || cdp__is_child(m->forks)) return 0;
+    if (!cdp__mem_lives(m) || pool->fixed_bytes) return 0;
     cdp__mem_call_plain(m, &c);
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
@@ -7813,12 +7846,13 @@ CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
 }
 
 CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
-    cdp_mem *const m = pool ? pool->mem : NULL;
     cdp_mem_pool **at;
     cdp__mem_call c;
+    cdp_mem *m;
     uint64_t bytes = 0;
-    cdp_status st;
-    if (!m) return CDP_OK;
+    cdp_status st = cdp__mem_pool_here(pool, "cdp_mem_pool_destroy");
+    if (st != CDP_OK || !pool) return st;
+    m = pool->mem;
     st = cdp__mem_here(m, "cdp_mem_pool_destroy");
     if (st != CDP_OK) return st;
     cdp__mem_call_plain(m, &c);
@@ -7837,6 +7871,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
         cdp__mem_label_set(&m->log.labels, &pool->label, 0);
         cdp__mem_arenas_close(m->os, pool);
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
+        cdp__ended_add(pool);
         cdp__free(m->os, pool);
     }
     cdp__mem_unlock(m);
@@ -7845,7 +7880,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
 
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool) {
     uint64_t hash;
-    if (!pool || cdp__is_child(pool->mem->forks)) return 0;
+    if (!pool || cdp__ended(pool) || !cdp__mem_lives(pool->mem)) return 0;
     cdp__mem_lock(pool->mem);
     hash = pool->hash;
     cdp__mem_unlock(pool->mem);
@@ -7870,16 +7905,19 @@ CDP__PRIVATE void *cdp__mem_alloc_of_mem(
 CDP__PRIVATE void *cdp__mem_alloc_of_pool(
     void *user, uint64_t bytes, void *stream, const char *label) {
     cdp_mem_pool *const pool = (cdp_mem_pool *)user;
+    if (cdp__mem_pool_here(pool, "cdp_mem_alloc_at") != CDP_OK) return NULL;
     return cdp__mem_callback_alloc(pool->mem, pool, bytes, stream, label);
 }
 
 CDP__PRIVATE void cdp__mem_free_of_mem(void *user, void *data) {
     cdp_mem *const m = (cdp_mem *)user;
-    if (cdp_mem_free(m, data) != CDP_OK) cdp__mem_warn(m, cdp_last_error()->text);
+    if (cdp_mem_free(m, data) != CDP_OK && cdp__mem_lives(m))
+        cdp__mem_warn(m, cdp_last_error()->text);
 }
 
 CDP__PRIVATE void cdp__mem_free_of_pool(void *user, void *data) {
-    cdp__mem_free_of_mem(((cdp_mem_pool *)user)->mem, data);
+    cdp_mem_pool *const pool = (cdp_mem_pool *)user;
+    if (cdp__mem_pool_here(pool, "cdp_mem_free") == CDP_OK) cdp__mem_free_of_mem(pool->mem, data);
 }
 
 CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem) {
@@ -7993,7 +8031,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
     cdp__mem_call c;
     cdp__mem_part *p;
     uint32_t label;
-    if (!mem || !text || cdp__is_child(mem->forks)) return;
+    if (!text || !cdp__mem_lives(mem)) return;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);
@@ -8439,7 +8477,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     cdp_mem_stat *const s = (cdp_mem_stat *)(void *)&out;
     uint32_t i;
     memset(&out, 0, sizeof out);
-    if (!mem || cdp__is_child(mem->forks)) return out;
+    if (!cdp__mem_lives(mem)) return out;
     cdp__mem_lock(mem);
     out = mem->stats;
     all = mem->tally;
@@ -8480,7 +8518,7 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     cdp__mem_tally *t;
     cdp_mem_stats *s;
     uint32_t i;
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp__mem_lock(mem);
@@ -8534,7 +8572,7 @@ CDP_API cdp_status cdp_mem_snapshot(
 }
 
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot) {
-    if (shot) cdp__mem_shot_close(shot);
+    if (shot && cdp__mem_shot_here(shot, "cdp_mem_shot_free") == CDP_OK) cdp__mem_shot_close(shot);
 }
 
 /* Parses "module(function+0x1a) [address]", the form of backtrace_symbols(). */
@@ -8553,7 +8591,7 @@ CDP__PRIVATE void cdp__mem_symbol(cdp_mem_shot *s, cdp_mem_frame *f, const char 
 CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot) {
 #if CDP__MEM_BACKTRACE
     uint64_t i;
-    for (i = 0; shot && i < shot->frame_count; ++i) {
+    for (i = 0; cdp__mem_shot_known(shot) && i < shot->frame_count; ++i) {
         void *at = (void *)(uintptr_t)shot->addresses[i];
         char **symbols;
         if (!at) continue;
@@ -8596,7 +8634,7 @@ CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user) {
     cdp__mem_output *w;
     bool done, broken;
-    if (!shot) return cdp__missing("cdp_mem_write", "shot");
+    if (cdp__mem_shot_here(shot, "cdp_mem_write") != CDP_OK) return cdp_last_error()->status;
     if (!sink) return cdp__missing("cdp_mem_write", "sink");
     if ((uint32_t)format > CDP_MEM_PEAK)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write: there is no format %u", (unsigned)format);
@@ -8638,7 +8676,7 @@ CDP_API cdp_status cdp_mem_write_file(
     char beside[1100];
     int32_t err;
     cdp_status st;
-    if (!shot) return cdp__missing("cdp_mem_write_file", "shot");
+    if (cdp__mem_shot_here(shot, "cdp_mem_write_file") != CDP_OK) return cdp_last_error()->status;
     if (!path) return cdp__missing("cdp_mem_write_file", "path");
     if (strlen(path) + 5 > sizeof beside)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file: the path has more than 1 KiB");
@@ -8736,7 +8774,7 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
     uint64_t i, n;
     (void)cdp__text_end(&t);
     if (more) *more = 0;
-    if (!before || !after) return 0;
+    if (!cdp__mem_shot_known(before) || !cdp__mem_shot_known(after)) return 0;
     n = before->block_count + after->block_count + 1;
     sums = (cdp__mem_sum *)cdp__alloc(after->os, n * sizeof *sums);
     if (!sums) return 0;
@@ -8752,31 +8790,33 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
 }
 
 CDP_API uint32_t cdp_mem_segments(const cdp_mem_shot *shot, const cdp_mem_segment **out) {
-    if (out) *out = shot ? shot->segments : NULL;
-    return shot ? (uint32_t)shot->segment_count : 0;
+    const bool there = cdp__mem_shot_known(shot);
+    if (out) *out = there ? shot->segments : NULL;
+    return there ? (uint32_t)shot->segment_count : 0;
 }
 
 CDP_API uint32_t cdp_mem_devices(const cdp_mem_shot *shot) {
-    return shot ? (uint32_t)shot->device_count : 0;
+    return cdp__mem_shot_known(shot) ? (uint32_t)shot->device_count : 0;
 }
 
 CDP_API uint64_t cdp_mem_events(
     const cdp_mem_shot *shot, uint32_t device, const cdp_mem_event **out) {
-    const bool there = shot && device < shot->device_count;
+    const bool there = cdp__mem_shot_known(shot) && device < shot->device_count;
     if (out) *out = there ? shot->devices[device].events : NULL;
     return there ? shot->devices[device].count : 0;
 }
 
 CDP_API uint32_t cdp_mem_frames(
     const cdp_mem_shot *shot, uint32_t stack, const cdp_mem_frame **out) {
-    const bool there = shot && stack < shot->stack_count && shot->stacks[stack].count;
+    const bool there =
+        cdp__mem_shot_known(shot) && stack < shot->stack_count && shot->stacks[stack].count;
     if (out) *out = there ? shot->frames + shot->stacks[stack].first : NULL;
     return there ? shot->stacks[stack].count : 0;
 }
 
 CDP_API bool cdp_mem_module(
     const cdp_mem_shot *shot, uint32_t i, const char **path, uint64_t *base) {
-    if (!shot || i >= shot->module_count) return false;
+    if (!cdp__mem_shot_known(shot) || i >= shot->module_count) return false;
     if (path) *path = shot->module_paths[shot->modules[i].path];
     if (base) *base = shot->modules[i].base;
     return true;
@@ -8785,6 +8825,7 @@ CDP_API bool cdp_mem_module(
 CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack, uint32_t frame,
     const char *filename, const char *name, uint32_t line) {
     cdp_mem_frame f;
+    if (shot && cdp__mem_shot_here(shot, "cdp_mem_frame_set") != CDP_OK) return CDP_ERR_STATE;
     if (!shot || stack >= shot->stack_count || frame >= shot->stacks[stack].count)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_mem_frame_set: there is no frame %u of stack %u", frame, stack);

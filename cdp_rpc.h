@@ -157,7 +157,8 @@
         with cdp_rpc_start() and `done`, and calls cdp_rpc_poll() in each turn of its loop. In a
         child of fork(), every function for an rpc of its parent is INVALID, or does nothing, and
         the parent's is as it was (not noticed with CDP_NO_THREADS and on Windows): a child makes
-        groups and an rpc of its own.
+        groups and an rpc of its own. So is every function for an rpc that was destroyed; a reply to
+        a request that went with it is STATE.
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so
@@ -872,7 +873,7 @@ CDP__PRIVATE void cdp__rpc_delist(cdp_rpc *rpc) {
 }
 
 /* False: it was destroyed. */
-CDP__PRIVATE bool cdp__rpc_exists(cdp_rpc *rpc) {
+CDP__PRIVATE bool cdp__rpc_exists(const cdp_rpc *rpc) {
     cdp__rpcs *t = cdp__rpcs_of_process();
     const uint32_t first = (uint32_t)((uintptr_t)rpc >> 6);
     uint32_t i;
@@ -2392,6 +2393,13 @@ CDP__PRIVATE bool cdp__rpc_forked(const cdp_rpc *rpc, const char *call) {
     return true;
 }
 
+/* The first check of public functions: the rpc was destroyed, or is a parent's. */
+CDP__PRIVATE bool cdp__rpc_gone(const cdp_rpc *rpc, const char *call) {
+    if (cdp__rpc_exists(rpc)) return cdp__rpc_forked(rpc, call);
+    (void)cdp__fail(CDP_ERR_INVALID, "%s: this rpc was destroyed", call);
+    return true;
+}
+
 CDP__PRIVATE void cdp__rpc_add_task(cdp_rpc *rpc, cdp__rpc_task *task) {
     task->next = NULL;
     *rpc->tasks_end = task;
@@ -2653,6 +2661,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     else
         rq = (cdp__rpc_rq *)cdp__alloc(rpc->os, sizeof *rq);
     if (!rq) return NULL;
+    cdp__ended_remove(rq);
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
     rq->counted = rq->passed_ns = rq->record = 0;
@@ -6121,6 +6130,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
         cdp__free(os, rpc->calls[i]);
     while (rpc->free_rqs) {
         cdp__rpc_rq *next = rpc->free_rqs->next;
+        cdp__ended_add(rpc->free_rqs);
         cdp__free(os, rpc->free_rqs);
         rpc->free_rqs = next;
     }
@@ -6179,11 +6189,7 @@ CDP__PRIVATE void cdp__rpc_lose_all(cdp_rpc *rpc) {
 
 /* False: this thread must not destroy the rpc, or it was destroyed. */
 CDP__PRIVATE bool cdp__rpc_may_end(cdp_rpc *rpc) {
-    if (!cdp__rpc_exists(rpc)) {
-        (void)cdp__fail(CDP_ERR_INVALID, "cdp_rpc_destroy: this rpc was destroyed");
-        return false;
-    }
-    if (cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return false;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_destroy")) return false;
     if (!cdp__rpc_here_of()->request && !cdp__rpc_here_of()->no_wait && !*cdp__inside())
         return true;
     (void)cdp__fail(CDP_ERR_STATE,
@@ -6677,7 +6683,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp_status st;
     bool inside;
     if (!rpc) return cdp__missing("cdp_rpc_shutdown", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
     memset(&patience, 0, sizeof patience);
     patience.timeout_ms = timeout_ms;
     cdp__rpc_lock(rpc);
@@ -6724,7 +6730,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
     if (!rpc) return cdp__missing("cdp_rpc_serve", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
     memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
     cdp__rpc_lock(rpc);
@@ -6741,7 +6747,7 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
     cdp_status st;
     uint64_t until;
     if (!rpc) return cdp__missing("cdp_rpc_poll", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
     if (here->no_wait || *cdp__inside())
         return cdp__fail(CDP_ERR_STATE,
             "cdp_rpc_poll: a callback and an INLINE function run inside of it already; return");
@@ -6762,18 +6768,19 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
 
 CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name) {
     uint32_t r;
-    for (r = 0; rpc && name && r < rpc->ranks; ++r)
+    if (!rpc || !cdp__rpc_exists(rpc)) return -1;
+    for (r = 0; name && r < rpc->ranks; ++r)
         if (!strcmp(rpc->peers[r].name, name)) return (int32_t)r;
     return -1;
 }
 
 CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank) {
-    return rpc && rank < rpc->ranks ? rpc->peers[rank].name : NULL;
+    return rpc && cdp__rpc_exists(rpc) && rank < rpc->ranks ? rpc->peers[rank].name : NULL;
 }
 
 CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     bool alive;
-    if (!rpc || rank >= rpc->ranks || cdp__rpc_forked(rpc, "cdp_rpc_alive")) return false;
+    if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_alive") || rank >= rpc->ranks) return false;
     cdp__rpc_lock(rpc);
     alive = !rpc->lost[rank];
     cdp_lock_release(&rpc->lock);
@@ -6845,7 +6852,7 @@ CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     uint32_t r;
-    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return cdp__text_end(&t);
+    if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_describe")) return cdp__text_end(&t);
     cdp__rpc_lock(rpc);
     cdp__text_add(&t, "rpc %u, rank %u of %u (%s)%s\n", rpc->desc.number, rpc->rank, rpc->ranks,
         rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");
@@ -6909,7 +6916,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     cdp_rpc_stats s;
     uint32_t i;
     memset(&s, 0, sizeof s);
-    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_stats_of")) return s;
+    if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_stats_of")) return s;
     cdp__rpc_lock(rpc);
     s.calls_out = rpc->calls_used;
     s.refused = rpc->refused;
@@ -6940,7 +6947,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
 
 CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max) {
     uint32_t n, i;
-    if (!rpc || !out || cdp__rpc_forked(rpc, "cdp_rpc_records")) return 0;
+    if (!rpc || !out || cdp__rpc_gone(rpc, "cdp_rpc_records")) return 0;
     cdp__rpc_lock(rpc);
     n = (uint32_t)cdp__min(cdp__min(rpc->record_count, CDP__RPC_RECORDS), max);
     for (i = 0; i < n; ++i)
@@ -7332,7 +7339,7 @@ CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
 
 CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp_status st = CDP_ERR_INVALID;
-    if (!cdp__rpc_forked(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
+    if (!cdp__rpc_gone(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
@@ -7378,7 +7385,7 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     if (!rpc) return cdp__missing("cdp_rpc_remote", "rpc");
     if (!desc) return cdp__missing("cdp_rpc_remote", "desc");
     memset(out, 0, sizeof *out);
-    if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
     if (desc->done || desc->one_way || desc->in_order)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_rpc_remote: done, one_way and in_order of the desc must not be set; use "
@@ -7634,7 +7641,7 @@ CDP_API cdp_status cdp_rref_create(
     if (!rpc) return cdp__missing("cdp_rref_create", "rpc");
     if (!value) return cdp__missing("cdp_rref_create", "value");
     memset(out, 0, sizeof *out);
-    if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
     v = cdp__rpc_value_make(rpc);
     name = cdp__rpc_text_copy(rpc, label);
@@ -7848,6 +7855,9 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_rpc *rpc;
     if (!request) return cdp__missing(name, "request");
+    if (cdp__ended(request))
+        return cdp__fail(
+            CDP_ERR_STATE, "%s: the rpc of this request was destroyed, and the request", name);
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, name)) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
@@ -7864,6 +7874,7 @@ CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     last = !--rpc->kept;
     cdp__free(rpc->os, rq->buffer);
     cdp__free(rpc->os, rq->tensors);
+    cdp__ended_add(rq);
     cdp__free(rpc->os, rq);
     cdp_lock_release(&rpc->lock);
     if (last) cdp__rpc_free(rpc);
@@ -7958,6 +7969,7 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     cdp_rpc *rpc;
     bool over;
     if (!request) return false;
+    if (cdp__ended(request)) return true;
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, "cdp_rpc_cancelled")) return true;
     cdp__rpc_lock(rpc);
@@ -7977,7 +7989,7 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     if (!out) return cdp__missing("cdp_ctx_begin", "out");
     *out = NULL;
     if (!rpc) return cdp__missing("cdp_ctx_begin", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_begin: the rpc was shut down");
@@ -8917,6 +8929,7 @@ CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim
     *out = NULL;
     if (!d) return cdp__missing("cdp_dist_optim_create", "desc");
     if (!d->rpc) return cdp__missing("cdp_dist_optim_create", "desc.rpc");
+    if (cdp__rpc_gone(d->rpc, "cdp_dist_optim_create")) return CDP_ERR_INVALID;
     if (!d->params) return cdp__missing("cdp_dist_optim_create", "desc.params");
     if (!d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: param_count is 0");

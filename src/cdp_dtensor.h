@@ -130,7 +130,8 @@
 
     THREADS
         A mesh and everything made from it belong to one thread at a time. All ranks of a mesh
-        make the same calls on it in the same order.
+        make the same calls on it in the same order. Calls of what was destroyed are STATE, and so
+        are those in a child of fork() that would run, or write to memory of the parent's groups.
 
     MEMORY
         From the os of the group. A mesh: one group per dimension and two of all ranks. A plan:

@@ -155,7 +155,8 @@
         with cdp_rpc_start() and `done`, and calls cdp_rpc_poll() in each turn of its loop. In a
         child of fork(), every function for an rpc of its parent is INVALID, or does nothing, and
         the parent's is as it was (not noticed with CDP_NO_THREADS and on Windows): a child makes
-        groups and an rpc of its own.
+        groups and an rpc of its own. So is every function for an rpc that was destroyed; a reply to
+        a request that went with it is STATE.
 
     MEMORY
         From the os of the group. Arguments and results are copied in the call that takes them, so

@@ -273,12 +273,13 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
     cp->tiles = cdp__dt_alloc(cp->os, tiles);
     if (!cp->tiles) return cdp__dt_nomem("attention", tiles);
     if (!cp->group) return CDP_OK;
+    cdp_status st = cdp__dt_link_here(d->mesh->all);
+    if (st != CDP_OK) return st;
     cp->pack = cdp__dt_group_memory(cp->group, kv * elem + 1);
     cp->pack_grad = cdp__dt_group_memory(cp->group, kv * elem + 1);
     if (!cp->pack || !cp->pack_grad) return cdp__dt_nomem("attention", 2 * kv * elem);
     if (cp->n == 1) return CDP_OK;
     const uint32_t copies = d->gather ? cp->n : 1, kinds = d->gather ? 1 : 2;
-    cdp_status st = CDP_OK;
     for (uint32_t i = 0; st == CDP_OK && i < kinds; ++i) {
         st = cdp__dt_room_for(cp, &cp->kv[i], kv * elem * copies);
         if (st == CDP_OK) st = cdp__dt_room_for(cp, &cp->grad[i], kv * elem * copies);
@@ -288,7 +289,8 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
 }
 
 CDP_API void cdp_cp_destroy(cdp_cp *cp) {
-    if (!cp) return;
+    if (!cp || cdp__dt_alive(cp, "cdp_cp_destroy", "cp") != CDP_OK) return;
+    cdp__ended_add(cp);
     const bool ended = cdp__ended(cp->desc.mesh); /* then the group keeps them */
     cdp__dt_link *link = ended ? NULL : cp->desc.mesh->all;
     for (uint32_t i = 0; !ended && i < 2; ++i) {
@@ -346,12 +348,9 @@ CDP__DT void cdp__dt_cp_pack(cdp_cp *cp, const void *k, const void *v) {
 
 CDP__DT cdp_status cdp__dt_cp_ready(
     const cdp_cp *cp, const char *call, const cdp__dt_argument *arrays, uint32_t count) {
-    if (!cp) return cdp__dt_missing(call, "cp");
-    if (cp->rows) {
-        const cdp_status st = cdp__dt_all_given(call, arrays, count);
-        if (st != CDP_OK) return st;
-    }
-    return cdp__dt_cp_runs(cp, call);
+    cdp_status st = cdp__dt_alive(cp, call, "cp");
+    if (st == CDP_OK && cp->rows) st = cdp__dt_all_given(call, arrays, count);
+    return st == CDP_OK ? cdp__dt_cp_runs(cp, call) : st;
 }
 
 CDP_API cdp_status cdp_cp_attention(

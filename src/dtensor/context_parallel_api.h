@@ -59,7 +59,8 @@ typedef struct cdp_cp cdp_cp;
 /* Make the buffers of such an attention. Local. Errors: INVALID (a sentence names the member: a
    length that does not divide, heads that do not), UNSUPPORTED (dtype), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out);
-CDP_API void cdp_cp_destroy(cdp_cp *cp); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_cp_destroy(cdp_cp *cp);
 
 /* Which positions the rank at coordinate `coord` holds: [start, start + size) twice, in this
    order; plain: the second is empty. Returns how many; 0 if desc is not valid. Pure. */

@@ -18,9 +18,7 @@
 
 /* Why the mesh is no mesh: it is NULL, or was destroyed. */
 CDP__DT cdp_status cdp__dt_mesh_alive(const cdp_mesh *m, const char *call) {
-    if (!m) return cdp__dt_missing(call, "mesh");
-    if (!cdp__ended(m)) return CDP_OK;
-    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this mesh was destroyed", call);
+    return cdp__dt_alive(m, call, "mesh");
 }
 
 /* NULL for a mesh that was destroyed. */

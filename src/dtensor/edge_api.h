@@ -27,7 +27,8 @@ typedef struct cdp_edge_desc {
    cdp_plan_create(); UNSUPPORTED (PARTIAL of min, max or product, which have no linear gradient;
    a wire dtype for tensors that are no floats). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out);
-CDP_API void cdp_edge_destroy(cdp_edge *edge); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_edge_destroy(cdp_edge *edge);
 
 /* Run one direction: as cdp_plan_run(), with the same errors. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_edge_forward(cdp_edge *edge, const void *x, void *y);

@@ -90,6 +90,8 @@ CDP__DT cdp_status cdp__dt_way_make(cdp__dt_way *w, const cdp_layout *from, cons
     w->out_elements = w->plan->out_bytes / size;
     w->divisor = 1;
     if (w->wire == w->dtype || !w->plan->group) return CDP_OK;
+    st = cdp__dt_link_here(cdp__dt_run_link(w->plan));
+    if (st != CDP_OK) return st;
     w->in_wire = cdp__dt_group_memory(w->plan->group, w->plan->in_bytes + 1);
     w->out_wire = cdp__dt_group_memory(w->plan->group, w->plan->out_bytes + 1);
     if (!w->in_wire || !w->out_wire)
@@ -107,7 +109,8 @@ CDP__DT void cdp__dt_way_free(cdp__dt_way *w) {
 }
 
 CDP_API void cdp_edge_destroy(cdp_edge *e) {
-    if (!e) return;
+    if (!e || cdp__dt_alive(e, "cdp_edge_destroy", "edge") != CDP_OK) return;
+    cdp__ended_add(e);
     cdp__dt_way_free(&e->forward);
     cdp__dt_way_free(&e->backward);
     cdp__dt_free(e->os, e);
@@ -168,9 +171,17 @@ CDP__DT void cdp__dt_way_out(const cdp__dt_way *w, void *out) {
     if (w->divisor > 1 && out) cdp__divide(w->dtype, out, w->out_elements, (uint32_t)w->divisor);
 }
 
+/* Before a cast, which writes to memory of a group. */
+CDP__DT cdp_status cdp__dt_way_here(const cdp__dt_way *w) {
+    if (!w->in_wire || !cdp__dt_mesh_known(w->plan->mesh)) return CDP_OK;
+    return cdp__dt_link_here(cdp__dt_run_link(w->plan));
+}
+
 CDP__DT cdp_status cdp__dt_way_run(cdp__dt_way *w, const void *in, void *out) {
+    cdp_status st = cdp__dt_way_here(w);
+    if (st != CDP_OK) return st;
     const void *from = cdp__dt_way_in(w, in);
-    const cdp_status st = cdp_plan_run(w->plan, from, w->out_wire ? w->out_wire : out);
+    st = cdp_plan_run(w->plan, from, w->out_wire ? w->out_wire : out);
     if (st == CDP_OK) cdp__dt_way_out(w, out);
     return st;
 }
@@ -184,8 +195,11 @@ CDP__DT cdp_status cdp__dt_way_done(void *user, cdp_status status) {
 CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, cdp_work *work) {
     cdp_work moved;
     if (!work) return cdp__dt_missing("cdp_edge", "work");
+    memset(work, 0, sizeof *work);
+    cdp_status st = cdp__dt_way_here(w);
+    if (st != CDP_OK) return st;
     const void *from = cdp__dt_way_in(w, in);
-    cdp_status st = cdp_plan_run_async(w->plan, from, w->out_wire ? w->out_wire : out, &moved);
+    st = cdp_plan_run_async(w->plan, from, w->out_wire ? w->out_wire : out, &moved);
     *work = moved;
     if (st != CDP_OK || (!w->out_wire && w->divisor == 1)) return st;
     w->out = out;
@@ -193,34 +207,34 @@ CDP__DT cdp_status cdp__dt_way_start(cdp__dt_way *w, const void *in, void *out, 
     return cdp__dt_way_done(w, CDP_OK);
 }
 
-CDP__DT cdp_status cdp__dt_no_edge(void) {
-    return cdp__dt_missing("cdp_edge", "edge");
-}
-
 CDP_API cdp_status cdp_edge_forward(cdp_edge *e, const void *x, void *y) {
-    return e ? cdp__dt_way_run(&e->forward, x, y) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_forward", "edge");
+    return st == CDP_OK ? cdp__dt_way_run(&e->forward, x, y) : st;
 }
 
 CDP_API cdp_status cdp_edge_backward(cdp_edge *e, const void *grad_y, void *grad_x) {
-    return e ? cdp__dt_way_run(&e->backward, grad_y, grad_x) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_backward", "edge");
+    return st == CDP_OK ? cdp__dt_way_run(&e->backward, grad_y, grad_x) : st;
 }
 
 CDP_API cdp_status cdp_edge_forward_async(cdp_edge *e, const void *x, void *y, cdp_work *work) {
-    return e ? cdp__dt_way_start(&e->forward, x, y, work) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_forward_async", "edge");
+    return st == CDP_OK ? cdp__dt_way_start(&e->forward, x, y, work) : st;
 }
 
 CDP_API cdp_status cdp_edge_backward_async(
     cdp_edge *e, const void *grad_y, void *grad_x, cdp_work *work) {
-    return e ? cdp__dt_way_start(&e->backward, grad_y, grad_x, work) : cdp__dt_no_edge();
+    const cdp_status st = cdp__dt_alive(e, "cdp_edge_backward_async", "edge");
+    return st == CDP_OK ? cdp__dt_way_start(&e->backward, grad_y, grad_x, work) : st;
 }
 
 CDP_API cdp_plan_info cdp_edge_info(const cdp_edge *e, bool backward) {
-    if (!e) return cdp_plan_info_of(NULL);
+    if (!e || cdp__ended(e)) return cdp_plan_info_of(NULL);
     return cdp_plan_info_of(backward ? e->backward.plan : e->forward.plan);
 }
 
 CDP_API const cdp_edge_desc *cdp_edge_desc_of(const cdp_edge *e) {
-    return e ? &e->desc : NULL;
+    return e && !cdp__ended(e) ? &e->desc : NULL;
 }
 
 typedef struct cdp__dt_feed {
@@ -306,7 +320,8 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     cdp_status (*piece)(void *user, const cdp_box *box), void *user) {
     cdp__dt_feed f;
     bool ready;
-    if (!e) return cdp__dt_missing("cdp_edge_forward_pieces", "edge");
+    cdp_status st = cdp__dt_alive(e, "cdp_edge_forward_pieces", "edge");
+    if (st != CDP_OK) return st;
     if (!piece) return cdp__dt_missing("cdp_edge_forward_pieces", "piece");
     cdp_plan *p = e->forward.plan;
     f.piece = piece;
@@ -315,7 +330,7 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     f.status = CDP_OK;
     if (p->phase_count != 1 || p->phases[0].zero || e->forward.out_wire)
         return cdp__dt_feed_whole(e, x, y, &f);
-    cdp_status st = cdp__dt_run_begin(p, x, y, &ready);
+    st = cdp__dt_run_begin(p, x, y, &ready);
     if (st != CDP_OK || !ready) return st;
     const uint64_t bytes = (p->phases[0].recvs + 1ull) * sizeof(cdp_work);
     cdp_work *works = (cdp_work *)cdp__dt_alloc(p->os, bytes);

@@ -151,6 +151,7 @@ CDP__DT bool cdp__dt_fill_idle(const cdp_layout *l, cdp_reduce_op *op) {
 CDP_API cdp_status cdp_dtensor_fill(cdp_dtensor *t, const cdp_fill *f) {
     cdp_reduce_op op;
     cdp_status st = cdp__dt_tensor_check(t, "cdp_dtensor_fill");
+    if (st == CDP_OK) st = cdp__dt_link_here(t->layout.mesh->all);
     if (st != CDP_OK) return st;
     if (!f) return cdp__dt_missing("cdp_dtensor_fill", "fill");
     if ((uint32_t)f->kind > CDP_FILL_MASK)

@@ -1,6 +1,7 @@
 /* dtensor/kit.h - small helpers
 
-   Knows: numbers and memory; nothing of tensors. Promises: memory is zeroed. */
+   Knows: numbers, memory, and which objects were destroyed; nothing of tensors. Promises: memory is
+   zeroed. */
 #ifndef CDP_SRC_DTENSOR_KIT_H
 #define CDP_SRC_DTENSOR_KIT_H
 
@@ -10,6 +11,7 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/helpers.h"
 #include "mesh_api.h"
 
@@ -24,6 +26,13 @@ typedef struct cdp__dt_argument {
     const char *name;
     const void *pointer;
 } cdp__dt_argument;
+
+/* Refuses an object of this header that is NULL, or was destroyed; `what` is its kind. */
+CDP__DT cdp_status cdp__dt_alive(const void *object, const char *call, const char *what) {
+    if (!object) return cdp__dt_missing(call, what);
+    if (!cdp__ended(object)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this %s was destroyed", call, what);
+}
 
 /* Refuses the first argument of `list` that is NULL, by its name. */
 CDP__DT cdp_status cdp__dt_all_given(
@@ -61,6 +70,7 @@ CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
 CDP__DT void *cdp__dt_alloc(const cdp_os *os, uint64_t bytes) {
     void *p = os->alloc(os->user, bytes ? bytes : 1);
     if (p) memset(p, 0, (size_t)bytes);
+    cdp__ended_remove(p); /* no object that was destroyed is there any more */
     return p;
 }
 

@@ -71,6 +71,13 @@ CDP__DT void cdp__dt_link_drop(cdp__dt_root *root, cdp__dt_link *link) {
     cdp__dt_free(root->os, link);
 }
 
+/* Refuses to run in a child of fork(): it shares memory of groups with the process whose mesh this
+   is. */
+CDP__DT cdp_status cdp__dt_link_here(const cdp__dt_link *link) {
+    const cdp_status st = link ? cdp_group_status(link->group) : CDP_OK;
+    return st == CDP_ERR_STATE ? st : CDP_OK; /* failures are those of the calls that follow */
+}
+
 /* Frees memory of cdp_group_alloc() that messages of this group have used. If the group has
    failed, the memory is freed later; without memory for a record of that, it is leaked. */
 CDP__DT void cdp__dt_retire(cdp__dt_root *root, cdp__dt_link *link, void *memory) {
@@ -266,7 +273,6 @@ CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t 
 CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     cdp_mesh *m = (cdp_mesh *)cdp__dt_alloc(root->os, sizeof *m);
     if (!m) return NULL;
-    cdp__ended_remove(m);
     m->root = root;
     ++root->refs;
     m->desc.group = root->group;

@@ -66,7 +66,8 @@ typedef struct cdp_plan_info {
    Errors: INVALID (layouts, shapes, dtypes or ranks that do not fit), UNSUPPORTED (a target
    PARTIAL that the source does not have), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out);
-CDP_API void cdp_plan_destroy(cdp_plan *plan); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_plan_destroy(cdp_plan *plan);
 
 /* Run it: collective over the mesh; if the meshes of `from` and `to` have different ranks, over
    all ranks of their group. `in` and `out` are this rank's local arrays (NULL where it holds

@@ -287,7 +287,7 @@ CDP_API uint64_t cdp_plan_draw(
     cdp__text t = cdp__text_of(text, room);
     cdp__dt_flow f;
     (void)cdp__text_end(&t);
-    if (!p) return 0;
+    if (!p || cdp__ended(p)) return 0;
     memset(&f, 0, sizeof f);
     f.text = &t;
     f.plan = p;

@@ -415,7 +415,7 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
 CDP_API cdp_plan_info cdp_plan_info_of(const cdp_plan *p) {
     cdp_plan_info none;
     memset(&none, 0, sizeof none);
-    return p ? p->info : none;
+    return p && !cdp__ended(p) ? p->info : none;
 }
 
 #endif /* CDP_SRC_DTENSOR_PLANNER_H */

@@ -233,7 +233,8 @@ CDP__DT cdp_status cdp__dt_ring_alone(const cdp_cp *cp, cdp__dt_ring *r) {
 
 /* Its mesh is there, and has a group. */
 CDP__DT cdp_status cdp__dt_cp_runs(const cdp_cp *cp, const char *call) {
-    const cdp_status st = cdp__dt_mesh_alive(cp->desc.mesh, call);
+    cdp_status st = cdp__dt_mesh_alive(cp->desc.mesh, call);
+    if (st == CDP_OK) st = cdp__dt_link_here(cp->desc.mesh->all);
     if (st != CDP_OK || cp->root->group) return st;
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_cp: its mesh is on paper; it cannot run");
 }
@@ -241,10 +242,11 @@ CDP__DT cdp_status cdp__dt_cp_runs(const cdp_cp *cp, const char *call) {
 CDP_API cdp_status cdp_cp_ring(cdp_cp *cp, const void *kv, uint64_t bytes, void *grad,
     uint64_t grad_count, cdp_cp_block *block, void *user) {
     cdp__dt_ring r;
-    if (!cp) return cdp__dt_missing("cdp_cp_ring", "cp");
+    cdp_status st = cdp__dt_alive(cp, "cdp_cp_ring", "cp");
+    if (st != CDP_OK) return st;
     if (!kv) return cdp__dt_missing("cdp_cp_ring", "kv");
     if (!block) return cdp__dt_missing("cdp_cp_ring", "block");
-    cdp_status st = cdp__dt_cp_runs(cp, "cdp_cp_ring");
+    st = cdp__dt_cp_runs(cp, "cdp_cp_ring");
     if (st != CDP_OK) return st;
     if (cp->desc.mesh->me == CDP__DT_NONE) return CDP_OK;
     memset(&r, 0, sizeof r);

@@ -150,7 +150,7 @@ CDP__DT cdp_status cdp__dt_run_check(cdp_plan *p, const void *in, void *out) {
    follow. */
 CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, bool *ready) {
     *ready = false;
-    if (!p) return cdp__dt_missing("cdp_plan_run", "plan");
+    if (cdp__dt_alive(p, "cdp_plan_run", "plan") != CDP_OK) return cdp_last_error()->status;
     if (!cdp__dt_has_mesh(&p->desc.from))
         return cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_run");
     if (!cdp__dt_has_mesh(&p->desc.to)) return cdp__dt_mesh_refused(&p->desc.to, "cdp_plan_run");
@@ -158,6 +158,7 @@ CDP__DT cdp_status cdp__dt_run_begin(cdp_plan *p, const void *in, void *out, boo
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "plan: its mesh is on paper; it cannot run");
     if (!p->group || p->node == CDP__DT_NONE) return CDP_OK;
     const cdp_status failed = cdp_group_status(cdp__dt_run_link(p)->group);
+    if (failed == CDP_ERR_STATE) return failed; /* of another process, see cdp__dt_link_here() */
     if (cdp__dt_running(p) && failed != CDP_OK) return failed;
     if (cdp__dt_running(p))
         return cdp_error_set(CDP_ERR_STATE, -1, 0,

@@ -222,7 +222,8 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
 }
 
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
-    if (!tp) return;
+    if (!tp || cdp__dt_alive(tp, "cdp_tp_destroy", "tp") != CDP_OK) return;
+    cdp__ended_add(tp);
     if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
@@ -262,11 +263,11 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
 }
 
 CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp) {
-    return tp ? &tp->l : NULL;
+    return tp && !cdp__ended(tp) ? &tp->l : NULL;
 }
 
 CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind) {
-    if (!tp) return NULL;
+    if (!tp || cdp__ended(tp)) return NULL;
     return behind ? tp->out : tp->in;
 }
 
@@ -310,8 +311,9 @@ CDP__DT cdp_status cdp__dt_tp_make(
 /* `y_name`: what the caller calls y. */
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
     const void *w, const char *y_name, const void *y) {
-    if (!tp) return cdp__dt_missing(call, "tp");
-    const cdp_status st = cdp__dt_mesh_alive(tp->desc.mesh, call);
+    cdp_status st = cdp__dt_alive(tp, call, "tp");
+    if (st == CDP_OK) st = cdp__dt_mesh_alive(tp->desc.mesh, call);
+    if (st == CDP_OK) st = cdp__dt_link_here(tp->desc.mesh->all);
     if (st != CDP_OK) return st;
     if (!tp->root->group)
         return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_tp: its mesh is on paper; it cannot run");

@@ -69,7 +69,8 @@ typedef struct cdp_tp_layouts {
    their gradients, where they differ from what the program passes. Errors: INVALID (a sentence
    names the member), UNSUPPORTED (a dtype without gemm), NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out);
-CDP_API void cdp_tp_destroy(cdp_tp *tp); /* local; NULL is allowed */
+/* Local; NULL is allowed. A second call does nothing but set cdp_last_error() (STATE). */
+CDP_API void cdp_tp_destroy(cdp_tp *tp);
 CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp);
 
 /* The edge before or behind the product: what it costs, its layouts. */

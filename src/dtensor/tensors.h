@@ -41,7 +41,8 @@ CDP__DT uint64_t cdp__dt_local_bytes(const cdp_layout *l) {
 CDP_API cdp_status cdp_dtensor_create(const cdp_layout *layout, void *data, cdp_dtensor *out) {
     if (!out) return cdp__dt_missing("cdp_dtensor_create", "out");
     memset(out, 0, sizeof *out);
-    const cdp_status st = cdp_layout_check(layout);
+    cdp_status st = cdp_layout_check(layout);
+    if (st == CDP_OK && !data) st = cdp__dt_link_here(layout->mesh->all);
     if (st != CDP_OK) return st;
     const cdp__dt_root *root = layout->mesh->root;
     const uint64_t bytes = cdp__dt_local_bytes(layout);
@@ -119,6 +120,7 @@ CDP_API cdp_status cdp_distribute(cdp_dtensor *t, const void *full, uint32_t sou
     cdp_plan_desc d;
     cdp_plan *plan;
     cdp_status st = cdp__dt_tensor_check(t, "cdp_distribute");
+    if (st == CDP_OK) st = cdp__dt_link_here(t->layout.mesh->all);
     if (st != CDP_OK) return st;
     if (cdp__dt_any_partial(&t->layout))
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,

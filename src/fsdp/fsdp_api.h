@@ -186,7 +186,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_preview_times(
    that alone lacks `replicate` cannot tell the copies of its shard: those without norm_group wait
    for their deadline, and name it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *desc, cdp_fsdp **out);
-/* Waits for what is in flight. Before its groups are destroyed. Ranks that wait in a step for this
+/* Waits for what is in flight. Before its groups are destroyed. A child of fork() must not use the
+   cdp_fsdp of its parent: calls are STATE. Ranks that wait in a step for this
    one learn that it has left. NULL is allowed. */
 CDP_API void cdp_fsdp_destroy(cdp_fsdp *fsdp);
 /* This rank does not go on: its calls fail from now on with CDP_ERR_ABORTED and `reason`, and so do

@@ -182,8 +182,10 @@ CDP__PRIVATE void *cdp__fsdp_memory(cdp_fsdp *f, uint64_t bytes, uint64_t *count
 /* Refuses no fsdp, and one that was destroyed. */
 CDP__PRIVATE cdp_status cdp__fsdp_alive(const cdp_fsdp *f, const char *call) {
     if (!f) return cdp__fsdp_missing(call, "fsdp");
-    if (!cdp__ended(f)) return CDP_OK;
-    return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this cdp_fsdp was destroyed", call);
+    if (cdp__ended(f))
+        return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this cdp_fsdp was destroyed", call);
+    /* a child of fork() shares memory of groups; failures are those of the calls that follow */
+    return cdp_group_status(f->gathers) == CDP_ERR_STATE ? CDP_ERR_STATE : CDP_OK;
 }
 
 /* Refuses calls that come at the wrong time. */

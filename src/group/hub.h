@@ -18,6 +18,7 @@
 #include "../base/ended.h"
 #include "../base/text.h"
 #include "../os/linux.h"
+#include "../os/child.h"
 #include "../message/header.h"
 #include "../message/fabric.h"
 #include "state.h"
@@ -35,6 +36,7 @@ typedef struct cdp__hub_rank {
 struct cdp_hub {
     cdp_hub_desc desc;
     const cdp_os *os;
+    uint32_t forks;  /* see cdp__is_child() */
     cdp__way **ways; /* [from * world_size + to], made on first use (atomic) */
     cdp__hub_rank *ranks;
     cdp_lock cause_lock;
@@ -288,6 +290,8 @@ CDP__PRIVATE cdp_status cdp__hub_attach(
     cdp_hub *h, uint32_t rank, uint32_t world_size, cdp_transport *out) {
     cdp__hub_end *e;
     if (cdp__ended(h)) return cdp__fail(CDP_ERR_STATE, "cdp_group_create: this hub was destroyed");
+    if (cdp__is_child(h->forks))
+        return cdp__child_refuses(CDP_ERR_STATE, "cdp_group_create", "hub");
     if (h->desc.world_size != world_size)
         return cdp__fail(CDP_ERR_INVALID,
             "the hub connects %u ranks, the group is to have %u: make them equal",
@@ -336,7 +340,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
 
 CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
-    if (!h || cdp__ended(h)) return;
+    if (!h || cdp__ended(h) || cdp__is_child(h->forks)) return;
     cdp__ended_add(h);
     for (i = 0; h->ways && i < (uint64_t)h->desc.world_size * h->desc.world_size; ++i)
         cdp__free(h->os, h->ways[i]);
@@ -363,6 +367,7 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     if (!h) return cdp__fail_nomem("a hub", sizeof *h);
     cdp__ended_remove(h);
     h->os = os;
+    h->forks = cdp__forks_watch();
     h->desc = *desc;
     h->desc.ring_bytes = cdp__def(desc->ring_bytes, 256 * 1024);
     h->ways = (cdp__way **)cdp__alloc_zero(

@@ -17,7 +17,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_m
 /* Wait at most timeout_ms for pending frees, give all segments back that have no live block,
    destroy the pools that are left, the source and the allocator. Returns the bytes of blocks that
    were still allocated: each is named in the log, and their segments are not given back. In a child
-   of fork() it does nothing. NULL is allowed. */
+   of fork() it does nothing. NULL is allowed. A second call does nothing but set
+   cdp_last_error(); other calls of what was destroyed are STATE, or do nothing. */
 CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem);
 
 /* The place of a call, for stacks without unwinding. Texts are copied when they are new. */

@@ -10,6 +10,7 @@
 #include "../os/os_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../os/linux.h"
 #include "../os/child.h"
@@ -120,7 +121,19 @@ struct cdp_mem {
 /* The first check of every call that returns a status. */
 CDP__MEM_HOT cdp_status cdp__mem_here(const cdp_mem *m, const char *call) {
     if (!m) return cdp__missing(call, "mem");
+    if (cdp__ended(m)) return cdp__fail(CDP_ERR_STATE, "%s: this cdp_mem was destroyed", call);
     return cdp__is_child(m->forks) ? cdp__child_refuses(CDP_ERR_STATE, call, "cdp_mem") : CDP_OK;
+}
+
+/* The first check of the others. */
+CDP__MEM_HOT bool cdp__mem_lives(const cdp_mem *m) {
+    return m && !cdp__ended(m) && !cdp__is_child(m->forks);
+}
+
+/* Refuses a pool that was destroyed, alone or with its allocator. NULL is the ordinary pool. */
+CDP__MEM_HOT cdp_status cdp__mem_pool_here(const cdp_mem_pool *pool, const char *call) {
+    if (!cdp__ended(pool)) return CDP_OK;
+    return cdp__fail(CDP_ERR_STATE, "%s: this pool was destroyed", call);
 }
 
 CDP__MEM_HOT void cdp__mem_lock(const cdp_mem *m) {

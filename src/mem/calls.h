@@ -100,6 +100,7 @@ CDP_API cdp_status cdp_mem_alloc_at(cdp_mem *mem, cdp_mem_pool *pool, uint64_t b
     if (!out) return cdp__missing("cdp_mem_alloc_at", "out");
     *out = NULL;
     if (cdp__mem_here(mem, "cdp_mem_alloc_at") != CDP_OK) return cdp_last_error()->status;
+    if (cdp__mem_pool_here(pool, "cdp_mem_alloc_at") != CDP_OK) return CDP_ERR_STATE;
     if (pool && pool->mem != mem)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_alloc_at: the pool is another allocator's");
     if (!bytes) return CDP_OK;
@@ -229,7 +230,7 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data) {
     const cdp__mem_part *p;
     uint64_t bytes;
-    if (!mem || !data || cdp__is_child(mem->forks)) return 0;
+    if (!data || !cdp__mem_lives(mem)) return 0;
     cdp__mem_lock(mem);
     p = cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data);
     bytes = p && p->state == CDP_MEM_ACTIVE ? p->size : 0;
@@ -241,7 +242,7 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
     cdp__mem_call c;
     cdp_status st;
     uint64_t bytes;
-    if (!mem || cdp__is_child(mem->forks)) return 0;
+    if (!cdp__mem_lives(mem)) return 0;
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
@@ -252,14 +253,14 @@ CDP_API uint64_t cdp_mem_trim(cdp_mem *mem) {
 }
 
 CDP_API void cdp_mem_set_limit(cdp_mem *mem, uint64_t bytes) {
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
     mem->limit = bytes;
     cdp__mem_unlock(mem);
 }
 
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user) {
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
     mem->on_oom = func;
     mem->on_oom_user = user;
@@ -289,7 +290,7 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
 
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
     uint32_t i;
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_WATCHERS; ++i)
         if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;

@@ -50,7 +50,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     cdp_mem_stat *const s = (cdp_mem_stat *)(void *)&out;
     uint32_t i;
     memset(&out, 0, sizeof out);
-    if (!mem || cdp__is_child(mem->forks)) return out;
+    if (!cdp__mem_lives(mem)) return out;
     cdp__mem_lock(mem);
     out = mem->stats;
     all = mem->tally;
@@ -91,7 +91,7 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     cdp__mem_tally *t;
     cdp_mem_stats *s;
     uint32_t i;
-    if (!mem || cdp__is_child(mem->forks)) return;
+    if (!cdp__mem_lives(mem)) return;
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp__mem_lock(mem);

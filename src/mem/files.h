@@ -65,7 +65,7 @@ CDP_API cdp_status cdp_mem_snapshot(
 }
 
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot) {
-    if (shot) cdp__mem_shot_close(shot);
+    if (shot && cdp__mem_shot_here(shot, "cdp_mem_shot_free") == CDP_OK) cdp__mem_shot_close(shot);
 }
 
 /* Parses "module(function+0x1a) [address]", the form of backtrace_symbols(). */
@@ -84,7 +84,7 @@ CDP__PRIVATE void cdp__mem_symbol(cdp_mem_shot *s, cdp_mem_frame *f, const char 
 CDP_API void cdp_mem_shot_names(cdp_mem_shot *shot) {
 #if CDP__MEM_BACKTRACE
     uint64_t i;
-    for (i = 0; shot && i < shot->frame_count; ++i) {
+    for (i = 0; cdp__mem_shot_known(shot) && i < shot->frame_count; ++i) {
         void *at = (void *)(uintptr_t)shot->addresses[i];
         char **symbols;
         if (!at) continue;
@@ -127,7 +127,7 @@ CDP_API cdp_status cdp_mem_write(
     const cdp_mem_shot *shot, cdp_mem_format format, cdp_mem_sink sink, void *user) {
     cdp__mem_output *w;
     bool done, broken;
-    if (!shot) return cdp__missing("cdp_mem_write", "shot");
+    if (cdp__mem_shot_here(shot, "cdp_mem_write") != CDP_OK) return cdp_last_error()->status;
     if (!sink) return cdp__missing("cdp_mem_write", "sink");
     if ((uint32_t)format > CDP_MEM_PEAK)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write: there is no format %u", (unsigned)format);
@@ -169,7 +169,7 @@ CDP_API cdp_status cdp_mem_write_file(
     char beside[1100];
     int32_t err;
     cdp_status st;
-    if (!shot) return cdp__missing("cdp_mem_write_file", "shot");
+    if (cdp__mem_shot_here(shot, "cdp_mem_write_file") != CDP_OK) return cdp_last_error()->status;
     if (!path) return cdp__missing("cdp_mem_write_file", "path");
     if (strlen(path) + 5 > sizeof beside)
         return cdp__fail(CDP_ERR_INVALID, "cdp_mem_write_file: the path has more than 1 KiB");
@@ -267,7 +267,7 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
     uint64_t i, n;
     (void)cdp__text_end(&t);
     if (more) *more = 0;
-    if (!before || !after) return 0;
+    if (!cdp__mem_shot_known(before) || !cdp__mem_shot_known(after)) return 0;
     n = before->block_count + after->block_count + 1;
     sums = (cdp__mem_sum *)cdp__alloc(after->os, n * sizeof *sums);
     if (!sums) return 0;
@@ -283,31 +283,33 @@ CDP_API uint64_t cdp_mem_compare(const cdp_mem_shot *before, const cdp_mem_shot 
 }
 
 CDP_API uint32_t cdp_mem_segments(const cdp_mem_shot *shot, const cdp_mem_segment **out) {
-    if (out) *out = shot ? shot->segments : NULL;
-    return shot ? (uint32_t)shot->segment_count : 0;
+    const bool there = cdp__mem_shot_known(shot);
+    if (out) *out = there ? shot->segments : NULL;
+    return there ? (uint32_t)shot->segment_count : 0;
 }
 
 CDP_API uint32_t cdp_mem_devices(const cdp_mem_shot *shot) {
-    return shot ? (uint32_t)shot->device_count : 0;
+    return cdp__mem_shot_known(shot) ? (uint32_t)shot->device_count : 0;
 }
 
 CDP_API uint64_t cdp_mem_events(
     const cdp_mem_shot *shot, uint32_t device, const cdp_mem_event **out) {
-    const bool there = shot && device < shot->device_count;
+    const bool there = cdp__mem_shot_known(shot) && device < shot->device_count;
     if (out) *out = there ? shot->devices[device].events : NULL;
     return there ? shot->devices[device].count : 0;
 }
 
 CDP_API uint32_t cdp_mem_frames(
     const cdp_mem_shot *shot, uint32_t stack, const cdp_mem_frame **out) {
-    const bool there = shot && stack < shot->stack_count && shot->stacks[stack].count;
+    const bool there =
+        cdp__mem_shot_known(shot) && stack < shot->stack_count && shot->stacks[stack].count;
     if (out) *out = there ? shot->frames + shot->stacks[stack].first : NULL;
     return there ? shot->stacks[stack].count : 0;
 }
 
 CDP_API bool cdp_mem_module(
     const cdp_mem_shot *shot, uint32_t i, const char **path, uint64_t *base) {
-    if (!shot || i >= shot->module_count) return false;
+    if (!cdp__mem_shot_known(shot) || i >= shot->module_count) return false;
     if (path) *path = shot->module_paths[shot->modules[i].path];
     if (base) *base = shot->modules[i].base;
     return true;
@@ -316,6 +318,7 @@ CDP_API bool cdp_mem_module(
 CDP_API cdp_status cdp_mem_frame_set(cdp_mem_shot *shot, uint32_t stack, uint32_t frame,
     const char *filename, const char *name, uint32_t line) {
     cdp_mem_frame f;
+    if (shot && cdp__mem_shot_here(shot, "cdp_mem_frame_set") != CDP_OK) return CDP_ERR_STATE;
     if (!shot || stack >= shot->stack_count || frame >= shot->stacks[stack].count)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_mem_frame_set: there is no frame %u of stack %u", frame, stack);

@@ -147,7 +147,7 @@ CDP__PRIVATE void cdp__mem_holder_name(cdp__text *t, const cdp__mem_sum *h) {
 
 CDP_API cdp_status cdp_mem_shot_rows(cdp_mem_shot *shot, cdp_mem_rows rows, const char *skip) {
     const char *copy = NULL;
-    if (!shot) return cdp__missing("cdp_mem_shot_rows", "shot");
+    if (cdp__mem_shot_here(shot, "cdp_mem_shot_rows") != CDP_OK) return cdp_last_error()->status;
     if ((uint32_t)rows > CDP_MEM_ROWS_STACK)
         return cdp__fail(
             CDP_ERR_INVALID, "cdp_mem_shot_rows: there are no rows %u", (unsigned)rows);

@@ -11,6 +11,7 @@
 #include "../base/log_api.h"
 #include "../os/os_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
@@ -129,6 +130,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
         cdp__mem_source_drop(&source);
         return st;
     }
+    cdp__ended_remove(m);
     cdp__mem_desc_defaults(m, desc);
     m->forks = cdp__forks_watch();
     m->base.mem = m;
@@ -248,7 +250,9 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
         next_pool = pool->next;
         cdp__mem_arenas_close(os, pool);
         if (pool == &m->base || pool->own_source) cdp__mem_source_drop(&pool->source);
-        if (pool != &m->base) cdp__free(os, pool);
+        if (pool == &m->base) continue;
+        cdp__ended_add(pool);
+        cdp__free(os, pool);
     }
     cdp__free(os, m->table.slots);
     cdp__mem_log_close(os, &m->log);
@@ -260,7 +264,8 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     cdp__mem_span *s, *next;
     cdp__mem_call c;
     uint64_t bytes;
-    if (!mem || cdp__is_child(mem->forks)) return 0;
+    if (!mem || cdp__mem_here(mem, "cdp_mem_destroy") != CDP_OK) return 0;
+    cdp__ended_add(mem);
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);

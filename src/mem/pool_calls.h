@@ -11,6 +11,7 @@
 #include "../os/os_api.h"
 #include "../os/child.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "desc_api.h"
@@ -99,6 +100,7 @@ CDP_API cdp_status cdp_mem_pool_create(
     }
     cdp__mem_call_plain(mem, &c);
     cdp__mem_lock(mem);
+    cdp__ended_remove(pool);
     pool->mem = mem;
     pool->source = desc->source ? *desc->source : mem->base.source;
     pool->own_source = desc->source != NULL;
@@ -151,10 +153,10 @@ CDP__PRIVATE cdp_status cdp__mem_pool_empty(
 }
 
 CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
-    cdp_mem *const m = pool ? pool->mem : NULL;
+    cdp_mem *const m = pool && !cdp__ended(pool) ? pool->mem : NULL;
     cdp__mem_call c;
     uint64_t bytes = 0;
-    if (!m || pool->fixed_bytes || cdp__is_child(m->forks)) return 0;
+    if (!cdp__mem_lives(m) || pool->fixed_bytes) return 0;
     cdp__mem_call_plain(m, &c);
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, &c);
@@ -165,12 +167,13 @@ CDP_API uint64_t cdp_mem_pool_trim(cdp_mem_pool *pool) {
 }
 
 CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
-    cdp_mem *const m = pool ? pool->mem : NULL;
     cdp_mem_pool **at;
     cdp__mem_call c;
+    cdp_mem *m;
     uint64_t bytes = 0;
-    cdp_status st;
-    if (!m) return CDP_OK;
+    cdp_status st = cdp__mem_pool_here(pool, "cdp_mem_pool_destroy");
+    if (st != CDP_OK || !pool) return st;
+    m = pool->mem;
     st = cdp__mem_here(m, "cdp_mem_pool_destroy");
     if (st != CDP_OK) return st;
     cdp__mem_call_plain(m, &c);
@@ -189,6 +192,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
         cdp__mem_label_set(&m->log.labels, &pool->label, 0);
         cdp__mem_arenas_close(m->os, pool);
         if (pool->own_source) cdp__mem_source_drop(&pool->source);
+        cdp__ended_add(pool);
         cdp__free(m->os, pool);
     }
     cdp__mem_unlock(m);
@@ -197,7 +201,7 @@ CDP_API cdp_status cdp_mem_pool_destroy(cdp_mem_pool *pool) {
 
 CDP_API uint64_t cdp_mem_pool_hash(const cdp_mem_pool *pool) {
     uint64_t hash;
-    if (!pool || cdp__is_child(pool->mem->forks)) return 0;
+    if (!pool || cdp__ended(pool) || !cdp__mem_lives(pool->mem)) return 0;
     cdp__mem_lock(pool->mem);
     hash = pool->hash;
     cdp__mem_unlock(pool->mem);
@@ -222,16 +226,19 @@ CDP__PRIVATE void *cdp__mem_alloc_of_mem(
 CDP__PRIVATE void *cdp__mem_alloc_of_pool(
     void *user, uint64_t bytes, void *stream, const char *label) {
     cdp_mem_pool *const pool = (cdp_mem_pool *)user;
+    if (cdp__mem_pool_here(pool, "cdp_mem_alloc_at") != CDP_OK) return NULL;
     return cdp__mem_callback_alloc(pool->mem, pool, bytes, stream, label);
 }
 
 CDP__PRIVATE void cdp__mem_free_of_mem(void *user, void *data) {
     cdp_mem *const m = (cdp_mem *)user;
-    if (cdp_mem_free(m, data) != CDP_OK) cdp__mem_warn(m, cdp_last_error()->text);
+    if (cdp_mem_free(m, data) != CDP_OK && cdp__mem_lives(m))
+        cdp__mem_warn(m, cdp_last_error()->text);
 }
 
 CDP__PRIVATE void cdp__mem_free_of_pool(void *user, void *data) {
-    cdp__mem_free_of_mem(((cdp_mem_pool *)user)->mem, data);
+    cdp_mem_pool *const pool = (cdp_mem_pool *)user;
+    if (cdp__mem_pool_here(pool, "cdp_mem_free") == CDP_OK) cdp__mem_free_of_mem(pool->mem, data);
 }
 
 CDP_API cdp_allocator cdp_mem_allocator(cdp_mem *mem) {

@@ -114,7 +114,7 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
     cdp__mem_call c;
     cdp__mem_part *p;
     uint32_t label;
-    if (!mem || !text || cdp__is_child(mem->forks)) return;
+    if (!text || !cdp__mem_lives(mem)) return;
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_STACK, NULL);
     cdp__mem_lock(mem);

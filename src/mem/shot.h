@@ -8,6 +8,7 @@
 #include "../base/config.h"
 #include "../os/os_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "desc_api.h"
 #include "allocator_api.h"
@@ -148,6 +149,16 @@ CDP__PRIVATE const char *cdp__mem_shot_text(cdp_mem_shot *s, const char *text) {
     return t ? t : s->empty;
 }
 
+/* False: none, or one that was freed. */
+CDP__PRIVATE bool cdp__mem_shot_known(const cdp_mem_shot *s) {
+    return s && !cdp__ended(s);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_shot_here(const cdp_mem_shot *s, const char *call) {
+    if (!s) return cdp__missing(call, "shot");
+    return cdp__ended(s) ? cdp__fail(CDP_ERR_STATE, "%s: this shot was freed", call) : CDP_OK;
+}
+
 CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     const cdp_os *const os = s->os;
     uint64_t i;
@@ -163,6 +174,7 @@ CDP__PRIVATE void cdp__mem_shot_close(cdp_mem_shot *s) {
     cdp__free(os, s->tokens);
     cdp__free(os, (void *)s->module_paths);
     cdp__mem_texts_close(&s->texts);
+    cdp__ended_add(s);
     cdp__free(os, s);
 }
 
@@ -179,6 +191,7 @@ CDP__PRIVATE void cdp__mem_shot_keys(cdp_mem_shot *s) {
 CDP__PRIVATE cdp_mem_shot *cdp__mem_shot_new(const cdp_os *os) {
     cdp_mem_shot *const s = (cdp_mem_shot *)cdp__alloc_zero(os, sizeof *s);
     if (!s) return NULL;
+    cdp__ended_remove(s);
     s->os = s->texts.os = os;
     s->empty = cdp__mem_text_of(&s->texts, "", 0);
     if (s->empty && cdp__mem_add(s, stack, 1)) {

@@ -14,6 +14,8 @@
    cdp_mem_shot_free. Errors: INVALID, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_snapshot(
     cdp_mem *const *mems, uint32_t count, bool no_events, cdp_mem_shot **out);
+/* NULL is allowed. A second call does nothing but set cdp_last_error(); other calls of a shot that
+   was freed are STATE, or answer as for NULL. */
 CDP_API void cdp_mem_shot_free(cdp_mem_shot *shot);
 
 /* Replace addresses by names of functions, as far as the running program exports them

@@ -47,7 +47,7 @@ CDP__PRIVATE void cdp__rpc_delist(cdp_rpc *rpc) {
 }
 
 /* False: it was destroyed. */
-CDP__PRIVATE bool cdp__rpc_exists(cdp_rpc *rpc) {
+CDP__PRIVATE bool cdp__rpc_exists(const cdp_rpc *rpc) {
     cdp__rpcs *t = cdp__rpcs_of_process();
     const uint32_t first = (uint32_t)((uintptr_t)rpc >> 6);
     uint32_t i;

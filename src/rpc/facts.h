@@ -17,18 +17,19 @@
 
 CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name) {
     uint32_t r;
-    for (r = 0; rpc && name && r < rpc->ranks; ++r)
+    if (!rpc || !cdp__rpc_exists(rpc)) return -1;
+    for (r = 0; name && r < rpc->ranks; ++r)
         if (!strcmp(rpc->peers[r].name, name)) return (int32_t)r;
     return -1;
 }
 
 CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank) {
-    return rpc && rank < rpc->ranks ? rpc->peers[rank].name : NULL;
+    return rpc && cdp__rpc_exists(rpc) && rank < rpc->ranks ? rpc->peers[rank].name : NULL;
 }
 
 CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     bool alive;
-    if (!rpc || rank >= rpc->ranks || cdp__rpc_forked(rpc, "cdp_rpc_alive")) return false;
+    if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_alive") || rank >= rpc->ranks) return false;
     cdp__rpc_lock(rpc);
     alive = !rpc->lost[rank];
     cdp_lock_release(&rpc->lock);
@@ -100,7 +101,7 @@ CDP__PRIVATE void cdp__rpc_describe_refs(const cdp_rpc *rpc, cdp__text *t) {
 CDP_API uint64_t cdp_rpc_describe(cdp_rpc *rpc, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     uint32_t r;
-    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_describe")) return cdp__text_end(&t);
+    if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_describe")) return cdp__text_end(&t);
     cdp__rpc_lock(rpc);
     cdp__text_add(&t, "rpc %u, rank %u of %u (%s)%s\n", rpc->desc.number, rpc->rank, rpc->ranks,
         rpc->peers ? rpc->peers[rpc->rank].name : "", rpc->phase ? ", has shut down" : "");

@@ -39,7 +39,7 @@ CDP_API cdp_status cdp_ctx_begin(cdp_rpc *rpc, cdp_ctx **out) {
     if (!out) return cdp__missing("cdp_ctx_begin", "out");
     *out = NULL;
     if (!rpc) return cdp__missing("cdp_ctx_begin", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_ctx_begin")) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
     if (rpc->phase != CDP__RPC_OPEN) {
         st = cdp__fail(CDP_ERR_STATE, "cdp_ctx_begin: the rpc was shut down");

@@ -15,6 +15,7 @@
 #include "../group/collectives_api.h"
 #include "../channel/channel_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../text/utf8.h"
 #include "../text/format.h"
@@ -255,6 +256,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
         cdp__free(os, rpc->calls[i]);
     while (rpc->free_rqs) {
         cdp__rpc_rq *next = rpc->free_rqs->next;
+        cdp__ended_add(rpc->free_rqs);
         cdp__free(os, rpc->free_rqs);
         rpc->free_rqs = next;
     }
@@ -313,11 +315,7 @@ CDP__PRIVATE void cdp__rpc_lose_all(cdp_rpc *rpc) {
 
 /* False: this thread must not destroy the rpc, or it was destroyed. */
 CDP__PRIVATE bool cdp__rpc_may_end(cdp_rpc *rpc) {
-    if (!cdp__rpc_exists(rpc)) {
-        (void)cdp__fail(CDP_ERR_INVALID, "cdp_rpc_destroy: this rpc was destroyed");
-        return false;
-    }
-    if (cdp__rpc_forked(rpc, "cdp_rpc_destroy")) return false;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_destroy")) return false;
     if (!cdp__rpc_here_of()->request && !cdp__rpc_here_of()->no_wait && !*cdp__inside())
         return true;
     (void)cdp__fail(CDP_ERR_STATE,

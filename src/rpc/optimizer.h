@@ -385,6 +385,7 @@ CDP__PRIVATE cdp_status cdp__optim_check(const cdp_optim_desc *d, cdp_dist_optim
     *out = NULL;
     if (!d) return cdp__missing("cdp_dist_optim_create", "desc");
     if (!d->rpc) return cdp__missing("cdp_dist_optim_create", "desc.rpc");
+    if (cdp__rpc_gone(d->rpc, "cdp_dist_optim_create")) return CDP_ERR_INVALID;
     if (!d->params) return cdp__missing("cdp_dist_optim_create", "desc.params");
     if (!d->param_count)
         return cdp__fail(CDP_ERR_INVALID, "cdp_dist_optim_create: param_count is 0");

@@ -8,6 +8,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "worker_api.h"
 #include "calls_api.h"
@@ -195,6 +196,7 @@ CDP__PRIVATE cdp__rpc_rq *cdp__rpc_rq_open(cdp_rpc *rpc) {
     else
         rq = (cdp__rpc_rq *)cdp__alloc(rpc->os, sizeof *rq);
     if (!rq) return NULL;
+    cdp__ended_remove(rq);
     memset(rq, 0, offsetof(cdp__rpc_rq, room));
     memset(rq->refs, 0, sizeof rq->refs);
     rq->counted = rq->passed_ns = rq->record = 0;

@@ -50,7 +50,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
     cdp_rpc_stats s;
     uint32_t i;
     memset(&s, 0, sizeof s);
-    if (!rpc || cdp__rpc_forked(rpc, "cdp_rpc_stats_of")) return s;
+    if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_stats_of")) return s;
     cdp__rpc_lock(rpc);
     s.calls_out = rpc->calls_used;
     s.refused = rpc->refused;
@@ -81,7 +81,7 @@ CDP_API cdp_rpc_stats cdp_rpc_stats_of(cdp_rpc *rpc) {
 
 CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max) {
     uint32_t n, i;
-    if (!rpc || !out || cdp__rpc_forked(rpc, "cdp_rpc_records")) return 0;
+    if (!rpc || !out || cdp__rpc_gone(rpc, "cdp_rpc_records")) return 0;
     cdp__rpc_lock(rpc);
     n = (uint32_t)cdp__min(cdp__min(rpc->record_count, CDP__RPC_RECORDS), max);
     for (i = 0; i < n; ++i)

@@ -38,7 +38,7 @@ CDP_API cdp_status cdp_rref_create(
     if (!rpc) return cdp__missing("cdp_rref_create", "rpc");
     if (!value) return cdp__missing("cdp_rref_create", "value");
     memset(out, 0, sizeof *out);
-    if (cdp__rpc_forked(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rref_create")) return CDP_ERR_INVALID;
     if (cdp__rpc_args_check("cdp_rref_create", &value->plain) != CDP_OK) return CDP_ERR_INVALID;
     v = cdp__rpc_value_make(rpc);
     name = cdp__rpc_text_copy(rpc, label);

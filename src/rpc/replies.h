@@ -10,6 +10,7 @@
 #include "../base/error_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/kept_error.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -28,6 +29,9 @@ CDP__PRIVATE cdp_status cdp__rpc_reply_begin(const char *name, cdp_rpc_request *
     cdp__rpc_rq *rq = (cdp__rpc_rq *)(void *)request;
     cdp_rpc *rpc;
     if (!request) return cdp__missing(name, "request");
+    if (cdp__ended(request))
+        return cdp__fail(
+            CDP_ERR_STATE, "%s: the rpc of this request was destroyed, and the request", name);
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, name)) return CDP_ERR_INVALID;
     cdp__rpc_lock(rpc);
@@ -44,6 +48,7 @@ CDP__PRIVATE bool cdp__rpc_reply_late(cdp_rpc *rpc, cdp__rpc_rq *rq) {
     last = !--rpc->kept;
     cdp__free(rpc->os, rq->buffer);
     cdp__free(rpc->os, rq->tensors);
+    cdp__ended_add(rq);
     cdp__free(rpc->os, rq);
     cdp_lock_release(&rpc->lock);
     if (last) cdp__rpc_free(rpc);
@@ -138,6 +143,7 @@ CDP_API bool cdp_rpc_cancelled(const cdp_rpc_request *request) {
     cdp_rpc *rpc;
     bool over;
     if (!request) return false;
+    if (cdp__ended(request)) return true;
     rpc = request->rpc;
     if (cdp__rpc_forked(rpc, "cdp_rpc_cancelled")) return true;
     cdp__rpc_lock(rpc);

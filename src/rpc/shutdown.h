@@ -466,7 +466,7 @@ CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp_status st;
     bool inside;
     if (!rpc) return cdp__missing("cdp_rpc_shutdown", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_shutdown")) return CDP_ERR_INVALID;
     memset(&patience, 0, sizeof patience);
     patience.timeout_ms = timeout_ms;
     cdp__rpc_lock(rpc);
@@ -513,7 +513,7 @@ CDP_API cdp_status cdp_rpc_serve(cdp_rpc *rpc, uint32_t timeout_ms) {
     cdp__rpc_rq *outer = here->request, serving;
     cdp_status st;
     if (!rpc) return cdp__missing("cdp_rpc_serve", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_serve")) return CDP_ERR_INVALID;
     memset(&serving, 0, sizeof serving); /* this thread runs functions although there are workers */
     if (!outer) here->request = &serving;
     cdp__rpc_lock(rpc);
@@ -530,7 +530,7 @@ CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us) {
     cdp_status st;
     uint64_t until;
     if (!rpc) return cdp__missing("cdp_rpc_poll", "rpc");
-    if (cdp__rpc_forked(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_poll")) return CDP_ERR_INVALID;
     if (here->no_wait || *cdp__inside())
         return cdp__fail(CDP_ERR_STATE,
             "cdp_rpc_poll: a callback and an INLINE function run inside of it already; return");

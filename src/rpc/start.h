@@ -408,7 +408,7 @@ CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
 
 CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp_status st = CDP_ERR_INVALID;
-    if (!cdp__rpc_forked(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
+    if (!cdp__rpc_gone(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
@@ -454,7 +454,7 @@ CDP_API cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc *desc, cdp_r
     if (!rpc) return cdp__missing("cdp_rpc_remote", "rpc");
     if (!desc) return cdp__missing("cdp_rpc_remote", "desc");
     memset(out, 0, sizeof *out);
-    if (cdp__rpc_forked(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
+    if (cdp__rpc_gone(rpc, "cdp_rpc_remote")) return CDP_ERR_INVALID;
     if (desc->done || desc->one_way || desc->in_order)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_rpc_remote: done, one_way and in_order of the desc must not be set; use "

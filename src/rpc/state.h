@@ -27,6 +27,7 @@
 #include "calls_api.h"
 #include "handler_api.h"
 #include "gradients_api.h"
+#include "alive.h"
 #include "table.h"
 #include "waves.h"
 #include "levels.h"
@@ -383,6 +384,13 @@ CDP__PRIVATE void cdp__rpc_copied(cdp_rpc *rpc, uint64_t bytes) {
 CDP__PRIVATE bool cdp__rpc_forked(const cdp_rpc *rpc, const char *call) {
     if (!cdp__is_child(rpc->forks)) return false;
     (void)cdp__child_refuses(CDP_ERR_INVALID, call, "rpc");
+    return true;
+}
+
+/* The first check of public functions: the rpc was destroyed, or is a parent's. */
+CDP__PRIVATE bool cdp__rpc_gone(const cdp_rpc *rpc, const char *call) {
+    if (cdp__rpc_exists(rpc)) return cdp__rpc_forked(rpc, call);
+    (void)cdp__fail(CDP_ERR_INVALID, "%s: this rpc was destroyed", call);
     return true;
 }
 

@@ -12,8 +12,10 @@
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../os/words.h"
+#include "../os/child.h"
 #include "../text/format.h"
 #include "../base/text.h"
 #include "../os/whole.h"
@@ -237,11 +239,29 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
 
 struct cdp_starting {
     const cdp_os *os;
+    uint32_t forks;       /* see cdp__is_child() */
     cdp_group_desc alone; /* of a rank without others */
     cdp__mesh *mesh;      /* NULL: there are none */
     cdp_status status;    /* PENDING while the ranks meet; then a failure that others still read */
     cdp_error error;
 };
+
+/* Refuses a start that is over, and one that a parent by fork() has begun. */
+CDP__PRIVATE cdp_status cdp__starting_lives(const cdp_starting *s, const char *call) {
+    if (!s) return cdp__missing(call, "starting");
+    if (cdp__ended(s))
+        return cdp__fail(CDP_ERR_STATE,
+            "%s: this start is over: cdp_init_poll() has returned another status than PENDING, or "
+            "it was cancelled",
+            call);
+    return cdp__is_child(s->forks) ? cdp__child_refuses(CDP_ERR_STATE, call, "start") : CDP_OK;
+}
+
+/* Its memory goes. */
+CDP__PRIVATE void cdp__starting_free(cdp_starting *s) {
+    cdp__ended_add(s);
+    cdp__free(s->os, s);
+}
 
 CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) {
     cdp_tcp_desc d;
@@ -252,7 +272,9 @@ CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) 
     if (st != CDP_OK) return st;
     s = (cdp_starting *)cdp__alloc_zero(d.group.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a start", sizeof *s);
+    cdp__ended_remove(s);
     s->os = d.group.os;
+    s->forks = cdp__forks_watch();
     s->alone = d.group;
     s->status = CDP_PENDING;
     if (d.group.world_size > 1) st = cdp__mesh_make(&d, &s->mesh);
@@ -264,14 +286,14 @@ CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) 
 }
 
 CDP_API CDP__COLD void cdp_init_cancel(cdp_starting *s) {
-    if (!s) return;
+    if (!s || cdp__starting_lives(s, "cdp_init_cancel") != CDP_OK) return;
     if (s->mesh) {
         cdp__join_free(s->mesh);
         /* its last will tells the others, unless its failure already has */
         if (s->status == CDP_PENDING && s->mesh->watch) cdp__tcp_store_abandon(s->mesh->watch);
         cdp__mesh_close(s->mesh);
     }
-    cdp__free(s->os, s);
+    cdp__starting_free(s);
 }
 
 /* One step of a start; waits until until_ns at most. A rank that could not start stays until the
@@ -350,7 +372,7 @@ CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, 
     cdp_error e;
     if (!out) return cdp__missing("cdp_init_poll", "out");
     *out = NULL;
-    if (!s) return cdp__missing("cdp_init_poll", "starting");
+    if (cdp__starting_lives(s, "cdp_init_poll") != CDP_OK) return cdp_last_error()->status;
     until = budget_us ? s->os->now_ns(s->os->user) + budget_us * 1000ull : 0;
     do
         if (s->mesh) st = cdp__starting_step(s, until);
@@ -358,7 +380,7 @@ CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, 
     if (st == CDP_PENDING) return st;
     if (st == CDP_OK) {
         st = s->mesh ? cdp__mesh_group(s->mesh, out) : cdp_group_create(&s->alone, out);
-        cdp__free(s->os, s);
+        cdp__starting_free(s);
         return st;
     }
     e = s->error;

@@ -25,13 +25,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_s
 
 /* Goes on for at most `budget_us` microseconds (0: one step, without waiting); waiting may take a
    millisecond more. CDP_PENDING: call it again. Everything else ends the start and releases it:
-   CDP_OK, then *out is this rank's group; or what cdp_init() would have returned. One thread at a
+   CDP_OK, then *out is this rank's group; or what cdp_init() would have returned. STATE: the start
+   is over already, or this process is a child, by fork(), of the one that began it. One thread at a
    time. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_poll(
     cdp_starting *starting, uint32_t budget_us, cdp_group **out);
 
 /* Ends a start at once and releases it; NULL is allowed. The other ranks' starts fail with an error
-   that names this rank: at once, or at their deadline if this rank had hardly begun. */
+   that names this rank: at once, or at their deadline if this rank had hardly begun. Does nothing
+   for a start that is over, and in a child of fork(). */
 CDP_API void cdp_init_cancel(cdp_starting *starting);
 #endif /* CDP_NO_FRAMES */
 

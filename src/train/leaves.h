@@ -429,6 +429,7 @@ CDP__PRIVATE cdp_status cdp__leaves_usable(const cdp_leaves *l, const char *call
     if (cdp__ended(l)) return cdp__fail(CDP_ERR_STATE, "%s: these leaves were destroyed", call);
     if (cdp__ended(l->group))
         return cdp__fail(CDP_ERR_STATE, "%s: the group of these leaves was destroyed", call);
+    if (cdp__is_child(l->group->w->forks)) return cdp__alive(l->group, call);
     if (l->desc.ddp && l->unhooked)
         return cdp__fail(CDP_ERR_STATE,
             "%s: the ddp was destroyed or has another hook; create leaves again", call);

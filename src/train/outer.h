@@ -191,6 +191,8 @@ CDP_API cdp_status cdp_outer_step(cdp_outer *o) {
             "cdp_outer_step: its group has failed (%s); call cdp_outer_rebind() with another one, "
             "or destroy it",
             cdp_status_name(o->failed));
+    st = cdp__alive(o->group, "cdp_outer_step");
+    if (st != CDP_OK) return st;
     interval = o->desc.period / o->desc.fragments;
     at = o->stats.steps++ % interval + 1;
     if (at == interval - o->desc.delay)

@@ -184,7 +184,7 @@ CDP__PRIVATE cdp_status cdp__report_usable(const cdp_report *r, const char *call
     if (cdp__ended(r)) return cdp__fail(CDP_ERR_STATE, "%s: this report was destroyed", call);
     if (!cdp__ddp_lives(r->desc.ddp))
         return cdp__fail(CDP_ERR_STATE, "%s: its ddp was destroyed", call);
-    return CDP_OK;
+    return cdp__alive(r->group, call);
 }
 
 CDP_API cdp_status cdp_report_step(cdp_report *r, const cdp_report_figures *figures) {

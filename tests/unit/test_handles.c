@@ -1022,6 +1022,548 @@ TEST(an_agent_is_destroyed_once_and_by_its_process) {
     }
 }
 
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+typedef struct layers {
+    cdp_mesh *mesh;
+    cdp_plan *plan;
+    cdp_edge *edge; /* its messages have another dtype: it has memory of the group */
+    cdp_tp *tp;
+    cdp_cp *cp;
+    cdp_dtensor tensor;
+} layers;
+
+static layers layers_of(cdp_group *g) {
+    static float memory[8];
+    cdp_mesh_desc md;
+    cdp_plan_desc pd;
+    cdp_edge_desc ed;
+    cdp_tp_desc td;
+    cdp_cp_desc cd;
+    layers l;
+    memset(&md, 0, sizeof md);
+    memset(&pd, 0, sizeof pd);
+    memset(&ed, 0, sizeof ed);
+    memset(&td, 0, sizeof td);
+    memset(&cd, 0, sizeof cd);
+    memset(&l, 0, sizeof l);
+    md.group = g;
+    md.ndim = 1;
+    md.shape[0] = cdp_size(g);
+    T_EQ(CDP_OK, cdp_mesh_create(&md, &l.mesh));
+    pd.from.mesh = l.mesh;
+    pd.from.ndim = 1;
+    pd.from.shape[0] = 4;
+    pd.from.dtype = CDP_DTYPE_F32;
+    pd.to = pd.from;
+    T_EQ(CDP_OK, cdp_layout_parse(&pd.from, "S0"));
+    T_EQ(CDP_OK, cdp_plan_create(&pd, &l.plan));
+    T_EQ(CDP_OK, cdp_dtensor_create(&pd.from, memory, &l.tensor));
+    ed.from = pd.from;
+    ed.to = pd.to;
+    ed.wire = CDP_DTYPE_BF16;
+    T_EQ(CDP_OK, cdp_edge_create(&ed, &l.edge));
+    td.mesh = cd.mesh = l.mesh;
+    td.style = CDP_TP_ROW;
+    td.rows = td.in_features = td.out_features = 4;
+    T_EQ(CDP_OK, cdp_tp_create(&td, &l.tp));
+    cd.length = 4;
+    cd.heads = cd.width = 1;
+    T_EQ(CDP_OK, cdp_cp_create(&cd, &l.cp));
+    return l;
+}
+
+static void layers_end(const layers *l) {
+    cdp_plan_destroy(l->plan);
+    cdp_edge_destroy(l->edge);
+    cdp_tp_destroy(l->tp);
+    cdp_cp_destroy(l->cp);
+}
+
+/* Each call of a layer fails, by `failed`, and touches no memory. */
+static bool layers_refuse(const layers *l, bool (*failed)(cdp_status st)) {
+    float x[16] = {0};
+    cdp_work work;
+    const bool forward = failed(cdp_plan_run(l->plan, x, x + 8))
+        && failed(cdp_plan_run_async(l->plan, x, x + 8, &work))
+        && failed(cdp_edge_forward(l->edge, x, x + 8))
+        && failed(cdp_edge_forward_async(l->edge, x, x + 8, &work))
+        && failed(cdp_edge_forward_pieces(l->edge, x, x + 8, NULL, NULL))
+        && failed(cdp_tp_forward(l->tp, x, x, NULL, x))
+        && failed(cdp_cp_attention(l->cp, x, x, x, x, x))
+        && failed(cdp_cp_ring(l->cp, x, 8, NULL, 0, block_of_none, NULL));
+    return forward && failed(cdp_edge_backward(l->edge, x, x + 8))
+        && failed(cdp_edge_backward_async(l->edge, x, x + 8, &work))
+        && failed(cdp_tp_backward(l->tp, x, x, x, x, x, NULL))
+        && failed(cdp_cp_attention_backward(l->cp, x, x, x, x, x, x, x, x, x));
+}
+
+static bool was_destroyed(cdp_status st) {
+    return st == CDP_ERR_STATE && strstr(cdp_last_error()->text, "was destroyed") != NULL;
+}
+
+static void rank_ends_layers_twice(cdp_group *g, void *arg) {
+    (void)arg;
+    for (uint32_t i = 0; i < 3; ++i) { /* again at the same addresses */
+        const layers l = layers_of(g);
+        layers_end(&l);
+        layers_end(&l);
+        T_TEXT("cdp_cp_destroy: this cp was destroyed", cdp_last_error()->text);
+        T(layers_refuse(&l, was_destroyed));
+        T(cdp_plan_info_of(l.plan).messages == 0
+            && cdp_plan_draw(l.plan, CDP_DRAW_TEXT, NULL, 0) == 0);
+        T(cdp_edge_info(l.edge, false).messages == 0 && !cdp_edge_desc_of(l.edge));
+        T(!cdp_tp_layouts_of(l.tp) && !cdp_tp_edge(l.tp, true));
+        cdp_mesh_destroy(l.mesh);
+    }
+}
+TEST(plans_edges_and_layers_are_destroyed_once) {
+    run_ranks(2, NULL, 0, rank_ends_layers_twice, NULL);
+}
+
+/* A call that would check its arguments first is of the child, too. */
+static bool of_parent_or_invalid(cdp_status st) {
+    return of_parent(st) || st == CDP_ERR_INVALID;
+}
+
+static bool layers_in_child(void *arg) {
+    layers *l = (layers *)arg;
+    cdp_layout of = l->tensor.layout;
+    cdp_dtensor owned;
+    cdp_fill fill;
+    float x[8] = {0};
+    memset(&fill, 0, sizeof fill);
+    const bool good = layers_refuse(l, of_parent_or_invalid)
+        && of_parent(cdp_plan_run(l->plan, x, x + 4))
+        && of_parent(cdp_edge_forward(l->edge, x, x + 4))
+        && of_parent(cdp_dtensor_create(&of, NULL, &owned))
+        && of_parent(cdp_dtensor_fill(&l->tensor, &fill))
+        && of_parent(cdp_distribute(&l->tensor, x, CDP_EACH));
+    layers_end(l);
+    cdp_mesh_destroy(l->mesh);
+    return good;
+}
+
+static void rank_has_layers(cdp_group *g, void *arg) {
+    float x[4] = {1, 2, 3, 4}, y[4] = {0, 0, 0, 0};
+    layers l = layers_of(g);
+    (void)arg;
+    T_EQ(CDP_OK, cdp_barrier(g));
+    T(child_does(layers_in_child, &l));
+    T_EQ(CDP_OK, cdp_barrier(g));
+    T_EQ(CDP_OK, cdp_edge_forward(l.edge, x, y));
+    T(y[0] == 1 && y[1] == 2 && y[2] == 1 && y[3] == 2);
+    T_EQ(CDP_OK, cdp_plan_run(l.plan, x, y));
+    layers_end(&l);
+    cdp_mesh_destroy(l.mesh);
+}
+TEST(a_child_leaves_layers_alone) {
+    run_ranks(2, NULL, 0, rank_has_layers, NULL);
+}
+
+/* ---- allocators and their snapshots ---------------------------------------------------------- */
+
+static cdp_mem *mem_of_host(void) {
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    cdp_mem *m = NULL;
+    memset(&d, 0, sizeof d);
+    T_EQ(CDP_OK, cdp_mem_source_host(NULL, 0, &source));
+    d.source = &source;
+    T_EQ(CDP_OK, cdp_mem_create(&d, &m));
+    return m;
+}
+
+static void mem_refuses(cdp_mem *m, cdp_mem_pool *pool) {
+    cdp_mem_pool_desc pd;
+    cdp_mem_pool *next;
+    cdp_mem_shot *shot;
+    cdp_mem_record_desc record;
+    cdp_allocator a = cdp_mem_allocator(m), of_pool = cdp_mem_pool_allocator(pool);
+    void *block;
+    memset(&pd, 0, sizeof pd);
+    memset(&record, 0, sizeof record);
+    DESTROYED(cdp_mem_alloc(m, 512, NULL, &block));
+    DESTROYED(cdp_mem_alloc_at(m, NULL, 512, NULL, NULL, &block));
+    DESTROYED(cdp_mem_free(m, &pd));
+    DESTROYED(cdp_mem_record(m, &record));
+    DESTROYED(cdp_mem_record_stream(m, &pd, NULL));
+    DESTROYED(cdp_mem_forget_stream(m, NULL));
+    DESTROYED(cdp_mem_pool_create(m, &pd, &next));
+    DESTROYED(cdp_mem_pool_destroy(pool));
+    DESTROYED(cdp_mem_snapshot(&m, 1, false, &shot));
+    DESTROYED(cdp_mem_external(m, "x", 1));
+    T(cdp_mem_trim(m) == 0 && cdp_mem_usable(m, &pd) == 0 && cdp_mem_destroy(m) == 0);
+    T(cdp_mem_pool_trim(pool) == 0 && cdp_mem_pool_hash(pool) == 0);
+    T_EQ(0, cdp_mem_stats_of(m).allocation[0].current);
+    T(!a.alloc(a.user, 512, NULL, NULL) && !of_pool.alloc(of_pool.user, 512, NULL, NULL));
+    a.release(a.user, &pd);
+    of_pool.release(of_pool.user, &pd);
+    cdp_mem_set_limit(m, 1);
+    cdp_mem_on_oom(m, NULL, NULL);
+    cdp_mem_unwatch(m, NULL);
+    cdp_mem_reset(m, true, true);
+    cdp_mem_note(m, NULL, "x");
+}
+
+TEST(an_allocator_is_destroyed_once) {
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_mem *m = mem_of_host();
+        cdp_mem_pool_desc pd;
+        cdp_mem_pool *pool, *left;
+        void *block;
+        memset(&pd, 0, sizeof pd);
+        T_EQ(CDP_OK, cdp_mem_pool_create(m, &pd, &left));
+        T_EQ(CDP_OK, cdp_mem_pool_create(m, &pd, &pool));
+        T_EQ(CDP_OK, cdp_mem_alloc_at(m, pool, 512, NULL, NULL, &block));
+        T_EQ(CDP_OK, cdp_mem_free(m, block));
+        T_EQ(CDP_OK, cdp_mem_pool_destroy(pool));
+        DESTROYED(cdp_mem_pool_destroy(pool));
+        DESTROYED(cdp_mem_alloc_at(m, pool, 512, NULL, NULL, &block));
+        T_EQ(0, cdp_mem_pool_hash(pool));
+        T_EQ(0, cdp_mem_destroy(m)); /* and the pool that is left */
+        T_EQ(0, cdp_mem_destroy(m));
+        T_TEXT("cdp_mem_destroy: this cdp_mem was destroyed", cdp_last_error()->text);
+        mem_refuses(m, left);
+    }
+}
+
+static bool swallow(void *user, const void *data, uint64_t bytes) {
+    (void)user;
+    (void)data;
+    (void)bytes;
+    return true;
+}
+
+#define FREED(CALL) ENDED("this shot was freed", CALL)
+TEST(a_snapshot_is_freed_once) {
+    cdp_mem *m = mem_of_host();
+    void *block;
+    T_EQ(CDP_OK, cdp_mem_alloc(m, 512, NULL, &block));
+    for (uint32_t i = 0; i < 3; ++i) {
+        const cdp_mem_segment *segments;
+        cdp_mem_shot *s;
+        char text[8];
+        T_EQ(CDP_OK, cdp_mem_snapshot(&m, 1, false, &s));
+        T_EQ(1, cdp_mem_segments(s, &segments));
+        cdp_mem_shot_free(s);
+        cdp_mem_shot_free(s);
+        T_TEXT("this shot was freed", cdp_last_error()->text);
+        FREED(cdp_mem_write(s, CDP_MEM_JSON, swallow, NULL));
+        FREED(cdp_mem_write_file(s, CDP_MEM_JSON, "build/never"));
+        FREED(cdp_mem_shot_rows(s, CDP_MEM_ROWS_STACK, NULL));
+        FREED(cdp_mem_frame_set(s, 0, 0, "f", "n", 1));
+        T(cdp_mem_segments(s, &segments) == 0 && !segments);
+        T(cdp_mem_devices(s) == 0 && cdp_mem_events(s, 0, NULL) == 0);
+        T(cdp_mem_frames(s, 0, NULL) == 0 && !cdp_mem_module(s, 0, NULL, NULL));
+        T_EQ(0, cdp_mem_compare(s, s, NULL, text, sizeof text));
+        cdp_mem_shot_names(s);
+    }
+    T_EQ(CDP_OK, cdp_mem_free(m, block));
+    T_EQ(0, cdp_mem_destroy(m));
+}
+
+/* ---- starts ---------------------------------------------------------------------------------- */
+
+static bool start_in_child(void *arg) {
+    cdp_starting *s = (cdp_starting *)arg;
+    cdp_group *g;
+    const bool good = of_parent(cdp_init_poll(s, 0, &g)) && !g;
+    cdp_init_cancel(s);
+    return good && of_parent(CDP_ERR_STATE);
+}
+
+TEST(a_start_ends_once_and_by_its_process) {
+    char path[64];
+    cdp_tcp_desc d;
+    cdp_starting *s;
+    cdp_group *g;
+    memset(&d, 0, sizeof d);
+    snprintf(path, sizeof path, "/tmp/cdp_handles_start_%ld", (long)getpid());
+    d.group.world_size = 1;
+    T_EQ(CDP_OK, cdp_init_start(&d, &s));
+    T_EQ(CDP_OK, cdp_init_poll(s, 0, &g));
+    cdp_group_destroy(g);
+    ENDED("this start is over", cdp_init_poll(s, 0, &g));
+    T(!g);
+    cdp_init_cancel(s);
+    T_TEXT("cdp_init_cancel: this start is over", cdp_last_error()->text);
+    d.group.world_size = 2;
+    d.file = path;
+    for (uint32_t i = 0; i < 3; ++i) {
+        T_EQ(CDP_OK, cdp_init_start(&d, &s));
+        T_EQ(CDP_PENDING, cdp_init_poll(s, 1000, &g));
+        T(child_does(start_in_child, s));
+        T_EQ(CDP_PENDING, cdp_init_poll(s, 1000, &g));
+        cdp_init_cancel(s);
+        cdp_init_cancel(s);
+        ENDED("this start is over", cdp_init_poll(s, 0, &g));
+        remove(path);
+    }
+}
+
+/* ---- rpcs and requests ----------------------------------------------------------------------- */
+
+static cdp_rpc_request *request_kept;
+static cdp_rpc_request *request_answered;
+
+static void keeps(void *user, cdp_rpc_request *r) {
+    (void)user;
+    request_kept = r;
+}
+static void answers(void *user, cdp_rpc_request *r) {
+    (void)user;
+    request_answered = r;
+    T_EQ(CDP_OK, cdp_rpc_reply(r, NULL));
+}
+
+static void rpc_refuses(cdp_rpc *rpc) {
+    static const char gone[] = "this rpc was destroyed";
+    cdp_call_desc d;
+    cdp_call call;
+    cdp_rref ref;
+    cdp_value value;
+    cdp_ctx *ctx;
+    cdp_optim_desc od;
+    cdp_dist_optim *o;
+    memset(&d, 0, sizeof d);
+    memset(&call, 0, sizeof call);
+    memset(&value, 0, sizeof value);
+    memset(&od, 0, sizeof od);
+    od.rpc = rpc;
+    od.kind = CDP_OPTIM_SGD;
+#define GONE_RPC(CALL) (T_EQ(CDP_ERR_INVALID, CALL), T_TEXT(gone, cdp_last_error()->text))
+    GONE_RPC(cdp_rpc_start(rpc, &d, &call));
+    GONE_RPC(cdp_rpc_call(rpc, &d, &call));
+    GONE_RPC(cdp_rpc_remote(rpc, &d, &ref));
+    GONE_RPC(cdp_rref_create(rpc, &value, NULL, &ref));
+    GONE_RPC(cdp_ctx_begin(rpc, &ctx));
+    GONE_RPC(cdp_rpc_shutdown(rpc, 0));
+    GONE_RPC(cdp_rpc_serve(rpc, 1));
+    GONE_RPC(cdp_rpc_poll(rpc, 0));
+    GONE_RPC(cdp_dist_optim_create(&od, &o));
+    T(!ctx && !o && !ref.rpc);
+    T(!cdp_rpc_alive(rpc, 0) && !cdp_rpc_name_of(rpc, 0));
+    T_EQ(-1, cdp_rpc_rank_of(rpc, "a"));
+    T_EQ(0, cdp_rpc_describe(rpc, NULL, 0));
+    T_EQ(0, cdp_rpc_stats_of(rpc).workers);
+    T_EQ(0, cdp_rpc_records(rpc, NULL, 0));
+}
+
+static void request_refuses(cdp_rpc_request *r) {
+    cdp_value value;
+    memset(&value, 0, sizeof value);
+    ENDED("destroyed, and the request", cdp_rpc_reply(r, NULL));
+    ENDED("destroyed, and the request", cdp_rpc_reply_value(r, &value));
+    ENDED("destroyed, and the request", cdp_rpc_fail(r, 1, "x"));
+    T(cdp_rpc_cancelled(r));
+}
+
+static void rank_uses_a_former_rpc(cdp_group *g, void *arg) {
+    const cdp_rpc_function functions[2] = {{.name = "keeps", .func = keeps, .flags = CDP_RPC_LATER},
+        {.name = "answers", .func = answers}};
+    (void)arg;
+    for (uint32_t i = 0; i < 3; ++i) {
+        cdp_rpc_desc d;
+        cdp_call_desc cd;
+        cdp_call kept, answered;
+        cdp_rpc *rpc;
+        memset(&d, 0, sizeof d);
+        memset(&cd, 0, sizeof cd);
+        memset(&kept, 0, sizeof kept);
+        memset(&answered, 0, sizeof answered);
+        d.group = g;
+        d.functions = functions;
+        d.function_count = 2;
+        T_EQ(CDP_OK, cdp_rpc_create(&d, &rpc));
+        cd.function = cdp_rpc_id("keeps");
+        request_kept = NULL;
+        T_EQ(CDP_OK, cdp_rpc_start(rpc, &cd, &kept));
+        while (!request_kept)
+            T_EQ(CDP_OK, cdp_rpc_poll(rpc, 1000));
+        cd.function = cdp_rpc_id("answers");
+        T_EQ(CDP_OK, cdp_rpc_call(rpc, &cd, &answered));
+        ENDED("was replied to before", cdp_rpc_reply(request_answered, NULL));
+        cdp_rpc_destroy(rpc);
+        rpc_refuses(rpc);
+        T_EQ(CDP_OK, cdp_rpc_reply(request_kept, NULL)); /* late: it is dropped */
+        request_refuses(request_kept);
+        request_refuses(request_answered);
+        cdp_call_free(&answered);
+        cdp_call_free(&kept);
+        cdp_call_free(&kept);
+    }
+}
+TEST(rpcs_and_requests_end_once) {
+    run_ranks(1, NULL, 0, rank_uses_a_former_rpc, NULL);
+}
+
+/* ---- what trains, in a child ----------------------------------------------------------------- */
+
+typedef struct trainers {
+    cdp_group *group;
+    cdp_hub *hub;
+    cdp_ddp *ddp;
+    cdp_optim optim;
+    cdp_optimizer *optimizer;
+    cdp_outer *outer;
+    cdp_leaves *leaves;
+    cdp_report *report;
+    cdp_fsdp *fsdp;
+    cdp_schedule *schedule;
+    cdp_pipeline *pipeline;
+    cdp_rpc *rpc;
+} trainers;
+
+static bool trainers_in_child(void *arg) {
+    trainers *t = (trainers *)arg;
+    cdp_report_figures figures;
+    cdp_group_desc gd;
+    cdp_group *g;
+    float x[4];
+    memset(&figures, 0, sizeof figures);
+    memset(&gd, 0, sizeof gd);
+    gd.hub = t->hub;
+    gd.world_size = 2;
+    const bool good = of_parent(cdp_optimizer_step(t->optimizer, 1))
+        && of_parent(cdp_outer_step(t->outer)) && of_parent(cdp_leaves_begin(t->leaves, NULL))
+        && of_parent(cdp_report_step(t->report, &figures)) && of_parent(cdp_fsdp_need(t->fsdp, 0))
+        && of_parent(cdp_fsdp_step(t->fsdp)) && of_parent(cdp_fsdp_loaded(t->fsdp))
+        && of_parent(cdp_fsdp_save(t->fsdp, 0, CDP_FSDP_VALUES, x, 0))
+        && cdp_pipeline_step(t->pipeline) < 0 && cdp_rpc_poll(t->rpc, 0) == CDP_ERR_INVALID
+        && of_parent(cdp_group_create(&gd, &g));
+    cdp_rpc_destroy(t->rpc);
+    cdp_pipeline_destroy(t->pipeline);
+    cdp_schedule_destroy(t->schedule);
+    cdp_fsdp_abort(t->fsdp, "a child");
+    cdp_fsdp_destroy(t->fsdp);
+    cdp_report_destroy(t->report);
+    cdp_leaves_destroy(t->leaves);
+    cdp_outer_destroy(t->outer);
+    cdp_optimizer_destroy(t->optimizer);
+    cdp_ddp_destroy(t->ddp);
+    cdp_group_destroy(t->group);
+    cdp_hub_destroy(t->hub);
+    return good;
+}
+
+static void trainers_make_ddp(trainers *t, cdp_param *p) {
+    cdp_ddp_desc dd;
+    cdp_optimizer_desc od;
+    cdp_outer_desc ud;
+    cdp_report_desc rd;
+    memset(&dd, 0, sizeof dd);
+    memset(&od, 0, sizeof od);
+    memset(&ud, 0, sizeof ud);
+    memset(&rd, 0, sizeof rd);
+    dd.group = ud.group = t->group;
+    dd.params = ud.params = p;
+    dd.param_count = ud.param_count = 1;
+    T_EQ(CDP_OK, cdp_ddp_create(&dd, &t->ddp));
+    t->optim.kind = CDP_OPTIM_SGD;
+    t->optim.lr = 1;
+    od.ddp = rd.ddp = t->ddp;
+    od.optim = &t->optim;
+    od.deferred = true;
+    T_EQ(CDP_OK, cdp_optimizer_create(&od, &t->optimizer));
+    T_EQ(CDP_OK, cdp_outer_create(&ud, &t->outer));
+    T_EQ(CDP_OK, cdp_report_create(&rd, &t->report));
+}
+
+static void trainers_make(trainers *t, float *x, cdp_pipe_stage *stage) {
+    cdp_leaves_desc ld;
+    cdp_fsdp_param fp;
+    cdp_fsdp_desc fd;
+    cdp_schedule_desc sd;
+    cdp_pipeline_desc pd;
+    cdp_rpc_desc rd;
+    memset(&ld, 0, sizeof ld);
+    memset(&fp, 0, sizeof fp);
+    memset(&fd, 0, sizeof fd);
+    memset(&sd, 0, sizeof sd);
+    memset(&pd, 0, sizeof pd);
+    memset(&rd, 0, sizeof rd);
+    ld.group = fd.group = pd.group = rd.group = t->group;
+    ld.grads = x + 4;
+    ld.count = 4;
+    ld.leaves = 2;
+    T_EQ(CDP_OK, cdp_leaves_create(&ld, &t->leaves));
+    fp.ndim = 1;
+    fp.shape[0] = 4;
+    fd.params = &fp;
+    fd.param_count = 1;
+    T_EQ(CDP_OK, cdp_fsdp_create(&fd, &t->fsdp));
+    sd.ranks = 2;
+    sd.micros = 2;
+    T_EQ(CDP_OK, cdp_schedule_create(&sd, &t->schedule));
+    pd.schedule = t->schedule;
+    pd.stages = stage;
+    pd.stage_count = 1;
+    T_EQ(CDP_OK, cdp_pipeline_create(&pd, &t->pipeline));
+    T_EQ(CDP_OK, cdp_rpc_create(&rd, &t->rpc));
+}
+
+static void trainers_go_on(trainers *t) {
+    cdp_report_figures figures;
+    memset(&figures, 0, sizeof figures);
+    T_EQ(CDP_OK, cdp_ddp_backward_begin(t->ddp));
+    T_EQ(CDP_OK, cdp_ddp_ready(t->ddp, 0));
+    T_EQ(CDP_OK, cdp_ddp_backward_end(t->ddp));
+    T_EQ(CDP_OK, cdp_optimizer_step(t->optimizer, 1));
+    T_EQ(CDP_OK, cdp_outer_step(t->outer));
+    T_EQ(CDP_OK, cdp_report_step(t->report, &figures));
+    T_EQ(CDP_OK, cdp_leaves_begin(t->leaves, NULL));
+    T_EQ(CDP_OK, cdp_leaves_end(t->leaves));
+    T_EQ(CDP_OK, cdp_fsdp_need(t->fsdp, 0));
+    T_EQ(CDP_OK, cdp_fsdp_done(t->fsdp, 0));
+    T_EQ(CDP_OK, cdp_pipeline_step(t->pipeline));
+    T_EQ(CDP_OK, cdp_rpc_shutdown(t->rpc, 0));
+}
+
+static void rank_has_trainers(cdp_group *g, void *arg) {
+    float x[8] = {1, 2, 3, 4, 0, 0, 0, 0};
+    cdp_pipe_edge between;
+    cdp_pipe_stage stage;
+    cdp_param p;
+    trainers t;
+    memset(&between, 0, sizeof between);
+    memset(&stage, 0, sizeof stage);
+    memset(&p, 0, sizeof p);
+    memset(&t, 0, sizeof t);
+    t.group = g;
+    t.hub = *(cdp_hub **)arg;
+    p.data = x;
+    p.count = 4;
+    between.count = 1;
+    between.dtype = CDP_DTYPE_F32;
+    stage.forward = stage.backward = computes;
+    if (cdp_rank(g)) stage.in = &between;
+    if (cdp_rank(g)) stage.in_count = 1;
+    if (!cdp_rank(g)) stage.out = &between;
+    if (!cdp_rank(g)) stage.out_count = 1;
+    trainers_make_ddp(&t, &p);
+    trainers_make(&t, x, &stage);
+    T_EQ(CDP_OK, cdp_barrier(g));
+    T(child_does(trainers_in_child, &t));
+    T_EQ(CDP_OK, cdp_barrier(g));
+    trainers_go_on(&t);
+    cdp_rpc_destroy(t.rpc);
+    cdp_pipeline_destroy(t.pipeline);
+    cdp_schedule_destroy(t.schedule);
+    cdp_fsdp_destroy(t.fsdp);
+    cdp_leaves_destroy(t.leaves);
+    cdp_outer_destroy(t.outer);
+    cdp_report_destroy(t.report);
+    cdp_optimizer_destroy(t.optimizer);
+    cdp_ddp_destroy(t.ddp);
+}
+TEST(a_child_leaves_trainers_alone) {
+    world w;
+    if (!world_open(&w, 2, NULL, 0)) return;
+    world_threads(&w, rank_has_trainers, &w.hub);
+    world_close(&w);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_child_leaves_hash_and_prefix_stores_alone", a_child_leaves_hash_and_prefix_stores_alone,
@@ -1057,6 +1599,14 @@ int main(int argc, char **argv) {
             20},
         {"an_agent_is_destroyed_once_and_by_its_process",
             an_agent_is_destroyed_once_and_by_its_process, 20},
+        {"plans_edges_and_layers_are_destroyed_once", plans_edges_and_layers_are_destroyed_once,
+            30},
+        {"a_child_leaves_layers_alone", a_child_leaves_layers_alone, 30},
+        {"an_allocator_is_destroyed_once", an_allocator_is_destroyed_once, 30},
+        {"a_snapshot_is_freed_once", a_snapshot_is_freed_once, 30},
+        {"a_start_ends_once_and_by_its_process", a_start_ends_once_and_by_its_process, 30},
+        {"rpcs_and_requests_end_once", rpcs_and_requests_end_once, 30},
+        {"a_child_leaves_trainers_alone", a_child_leaves_trainers_alone, 30},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
 }
