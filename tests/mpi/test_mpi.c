@@ -109,8 +109,8 @@ static bool halves(cdp_group *w) {
     return right;
 }
 
-/* The best time of three broadcasts of 16 segments, of which rank 0 gets no buffer back for `late_s`
-   seconds; negative: one has failed. */
+/* The best time of three broadcasts of 16 segments; for `late_s` seconds rank 0 gets no buffer of
+   them back. Negative: one has failed. */
 static double broadcasts(cdp_group *w, double late_s) {
     enum {
         COUNT = 16 * CDP_MPI_SEGMENT
