@@ -103,6 +103,7 @@
         draw one step                          cdp_ddp_trace
         say more or less in the log            logger of a desc; cdp_group_set_log_level;
                                                .log_steps of cdp_ddp_desc
+        have the caller's place in errors      CDP_AT(cdp_allreduce(...))
         know what moves the data of a group    cdp_group_backend_name, cdp_describe
         watch a job, find a slow rank          cdp_report_create; cdp_report_step in each step
         draw one step of all ranks             cdp_report_svg
@@ -815,6 +816,21 @@ typedef struct cdp_error {
    one. A success does not clear it. Valid until the thread's next failing call. A failure that a
    progress thread saw arrives here when this thread waits for the operation or uses the group. */
 CDP_API const cdp_error *cdp_last_error(void);
+
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP_AT(call) (call)
+#else
+/* st = CDP_AT(cdp_allreduce(group, ...)): where the call fails, the text of cdp_last_error() ends
+   with the caller's place, as " (called at train.c:120)", where there is room. Of a MISMATCH each
+   rank says its own place. Around a start with _async the place is that of the start, around
+   cdp_work_wait() that of the wait. The call must return a cdp_status. */
+#define CDP_AT(call) cdp_error_at(__FILE__, (uint32_t)__LINE__, (call))
+
+/* What CDP_AT() calls: adds `file`, without its folders, and `line` to the last error of this
+   thread, if `status` is its status and it has no such place yet; returns `status`. `file` NULL:
+   nothing is added. Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status);
+#endif
 
 /* Print cdp_last_error() as one line ("cdp: ...") to a `FILE *` (usually stderr) and return 1,
    so that main() can end with `return cdp_print_error(stderr);`. Does nothing but return 1 under
@@ -2279,9 +2295,11 @@ typedef struct cdp_buffer {
 /* A rank that is out of data (cdp_ddp_join) must start the operations that the caller's own code
    starts on the other ranks. The library calls join_hook where that code runs there: */
 typedef enum cdp_join_when {
-    CDP_JOIN_FORWARD, /* between cdp_ddp_forward_begin and cdp_ddp_backward_begin */
-    CDP_JOIN_STEP,    /* after cdp_ddp_backward_end */
-    CDP_JOIN_LAST     /* once, when all ranks are out of data and parameters are equal again */
+    /* between cdp_ddp_forward_begin and cdp_ddp_backward_begin; also once more in the last step,
+       where all ranks are in cdp_ddp_join(): only its first bucket tells them that none has data */
+    CDP_JOIN_FORWARD,
+    CDP_JOIN_STEP, /* after cdp_ddp_backward_end */
+    CDP_JOIN_LAST  /* once, when all ranks are out of data and parameters are equal again */
 } cdp_join_when;
 
 /* Except for `data`, `grad` and pointers, all members must be equal on all ranks; creation compares
@@ -6207,6 +6225,24 @@ CDP__PRIVATE cdp_status cdp__error_record(const cdp_error *e) {
 
 /* An argument of a public function, or a member of its desc, must not be NULL and is. */
 #define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
+
+#ifndef CDP_NO_LOG_STRINGS
+CDP_API CDP__COLD cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status) {
+    static const char says[] = " (called at ";
+    const uint64_t says_bytes = sizeof says - 1;
+    cdp_error *const e = cdp__error_slot();
+    const char *name = file, *p;
+    uint64_t used;
+    if (status >= 0 || status != e->status || !file) return status;
+    used = strlen(e->text);
+    for (p = e->text; p + says_bytes <= e->text + used; ++p)
+        if (memcmp(p, says, says_bytes) == 0) return status;
+    for (p = file; *p; ++p)
+        if (*p == '/' || *p == '\\') name = p + 1;
+    cdp__format(e->text + used, sizeof e->text - used, "%s%s:%u)", says, name, (unsigned)line);
+    return status;
+}
+#endif
 
 CDP_API int cdp_print_error(void *file) {
 #ifndef CDP_NO_STDIO

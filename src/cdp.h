@@ -101,6 +101,7 @@
         draw one step                          cdp_ddp_trace
         say more or less in the log            logger of a desc; cdp_group_set_log_level;
                                                .log_steps of cdp_ddp_desc
+        have the caller's place in errors      CDP_AT(cdp_allreduce(...))
         know what moves the data of a group    cdp_group_backend_name, cdp_describe
         watch a job, find a slow rank          cdp_report_create; cdp_report_step in each step
         draw one step of all ranks             cdp_report_svg

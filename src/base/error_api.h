@@ -36,6 +36,21 @@ typedef struct cdp_error {
    progress thread saw arrives here when this thread waits for the operation or uses the group. */
 CDP_API const cdp_error *cdp_last_error(void);
 
+#ifdef CDP_NO_LOG_STRINGS
+#define CDP_AT(call) (call)
+#else
+/* st = CDP_AT(cdp_allreduce(group, ...)): where the call fails, the text of cdp_last_error() ends
+   with the caller's place, as " (called at train.c:120)", where there is room. Of a MISMATCH each
+   rank says its own place. Around a start with _async the place is that of the start, around
+   cdp_work_wait() that of the wait. The call must return a cdp_status. */
+#define CDP_AT(call) cdp_error_at(__FILE__, (uint32_t)__LINE__, (call))
+
+/* What CDP_AT() calls: adds `file`, without its folders, and `line` to the last error of this
+   thread, if `status` is its status and it has no such place yet; returns `status`. `file` NULL:
+   nothing is added. Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status);
+#endif
+
 /* Print cdp_last_error() as one line ("cdp: ...") to a `FILE *` (usually stderr) and return 1,
    so that main() can end with `return cdp_print_error(stderr);`. Does nothing but return 1 under
    CDP_NO_STDIO. */

@@ -159,6 +159,24 @@ CDP__PRIVATE cdp_status cdp__error_record(const cdp_error *e) {
 /* An argument of a public function, or a member of its desc, must not be NULL and is. */
 #define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 
+#ifndef CDP_NO_LOG_STRINGS
+CDP_API CDP__COLD cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status) {
+    static const char says[] = " (called at ";
+    const uint64_t says_bytes = sizeof says - 1;
+    cdp_error *const e = cdp__error_slot();
+    const char *name = file, *p;
+    uint64_t used;
+    if (status >= 0 || status != e->status || !file) return status;
+    used = strlen(e->text);
+    for (p = e->text; p + says_bytes <= e->text + used; ++p)
+        if (memcmp(p, says, says_bytes) == 0) return status;
+    for (p = file; *p; ++p)
+        if (*p == '/' || *p == '\\') name = p + 1;
+    cdp__format(e->text + used, sizeof e->text - used, "%s%s:%u)", says, name, (unsigned)line);
+    return status;
+}
+#endif
+
 CDP_API int cdp_print_error(void *file) {
 #ifndef CDP_NO_STDIO
     const cdp_error *e = cdp_last_error();

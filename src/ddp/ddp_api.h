@@ -67,9 +67,11 @@ typedef struct cdp_buffer {
 /* A rank that is out of data (cdp_ddp_join) must start the operations that the caller's own code
    starts on the other ranks. The library calls join_hook where that code runs there: */
 typedef enum cdp_join_when {
-    CDP_JOIN_FORWARD, /* between cdp_ddp_forward_begin and cdp_ddp_backward_begin */
-    CDP_JOIN_STEP,    /* after cdp_ddp_backward_end */
-    CDP_JOIN_LAST     /* once, when all ranks are out of data and parameters are equal again */
+    /* between cdp_ddp_forward_begin and cdp_ddp_backward_begin; also once more in the last step,
+       where all ranks are in cdp_ddp_join(): only its first bucket tells them that none has data */
+    CDP_JOIN_FORWARD,
+    CDP_JOIN_STEP, /* after cdp_ddp_backward_end */
+    CDP_JOIN_LAST  /* once, when all ranks are out of data and parameters are equal again */
 } cdp_join_when;
 
 /* Except for `data`, `grad` and pointers, all members must be equal on all ranks; creation compares

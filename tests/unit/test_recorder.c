@@ -663,6 +663,46 @@ TEST(who_is_stuck_refuses_what_is_no_dump) {
     unlink(path);
 }
 
+/* ---- the caller's place ---- */
+
+static void calls_differ(cdp_group *g, void *arg) {
+    float x[4] = {0};
+    cdp_work w = {NULL, 0};
+    cdp_status st;
+    char here[40];
+    (void)arg;
+    if (cdp_rank(g) == 0)
+        st = CDP_AT(cdp_allreduce(g, NULL, x, 4, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    else
+        st = CDP_AT(cdp_allreduce(g, NULL, x, 3, CDP_DTYPE_F32, CDP_REDUCE_SUM));
+    T_EQ(CDP_ERR_MISMATCH, st);
+    snprintf(here, sizeof here, " (called at test_recorder.c:%d)",
+        __LINE__ - (cdp_rank(g) == 0 ? 5 : 3));
+    T_TEXT(here, cdp_last_error()->text);
+    T_TEXT("ranks call different things", cdp_last_error()->text);
+    st = CDP_AT(CDP_AT(cdp_work_wait(w))); /* it is not said twice */
+    T(st == CDP_OK || !strstr(strstr(cdp_last_error()->text, "called at") + 1, "called at"));
+}
+
+TEST(an_error_says_where_the_caller_is) {
+    cdp_error *e = cdp__error_slot();
+    run_ranks(2, NULL, 0, calls_differ, NULL);
+    T_EQ(CDP_ERR_INVALID, CDP_AT(cdp_barrier(NULL)));
+    T_TEXT("group is NULL (called at test_recorder.c:", cdp_last_error()->text);
+    T_EQ(CDP_OK, CDP_AT(CDP_OK));
+    (void)!cdp_barrier(NULL);
+    T_EQ(CDP_ERR_INVALID, cdp_error_at("a/b\\c.c", 7, CDP_ERR_INVALID));
+    T_TEXT("group is NULL (called at c.c:7)", e->text);
+    (void)!cdp_barrier(NULL);
+    T_EQ(CDP_ERR_IO, cdp_error_at("c.c", 7, CDP_ERR_IO)); /* another error than the last one */
+    T_EQ(CDP_ERR_INVALID, cdp_error_at(NULL, 7, CDP_ERR_INVALID));
+    T(!strstr(e->text, "called at"));
+    memset(e->text, 'x', sizeof e->text - 3); /* no room: it is cut */
+    e->text[sizeof e->text - 3] = 0;
+    T_EQ(CDP_ERR_INVALID, cdp_error_at("c.c", 7, CDP_ERR_INVALID));
+    T_EQ(sizeof e->text - 1, strlen(e->text));
+}
+
 /* ---- groups with settings of their own ---- */
 
 static const cdp_choice own_choices[] = {{.kind = CDP_COLL_ALLREDUCE, .algorithm = "ring"}};
@@ -740,6 +780,7 @@ TEST(settings_that_a_world_shares_are_refused) {
 
 int main(int argc, char **argv) {
     static const test_case cases[] = {
+        {"an_error_says_where_the_caller_is", an_error_says_where_the_caller_is, 20},
         {"a_group_has_settings_of_its_own", a_group_has_settings_of_its_own, 20},
         {"settings_that_a_world_shares_are_refused", settings_that_a_world_shares_are_refused, 20},
         {"records_are_the_last_operations", records_are_the_last_operations, 20},
