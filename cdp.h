@@ -15379,6 +15379,31 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
     return h;
 }
 
+/* ---- >>group/ranks: which rank is which, in a group and in the world ------------------------- */
+
+/* Knows: groups. Promises: an answer for every group and every rank, also for those that are none. */
+
+CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
+    return rank < cdp_size(g) ? cdp__world_rank(g, rank) : UINT32_MAX;
+}
+
+CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
+    uint32_t p;
+    for (p = 0; p < cdp_size(g); ++p)
+        if (cdp__world_rank(g, p) == world_rank) return p;
+    return UINT32_MAX;
+}
+
+CDP_API uint32_t cdp_rank(const cdp_group *g) {
+    return g && !cdp__ended(g) ? g->desc.rank : 0;
+}
+CDP_API uint32_t cdp_size(const cdp_group *g) {
+    return g && !cdp__ended(g) ? g->desc.world_size : 0;
+}
+CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
+    return g && !cdp__ended(g) ? &g->desc : NULL;
+}
+
 /* ---- >>group/log: lines about a group and its operations ------------------------------------- */
 
 /* Knows: the logger of a group, its queue, the clock. Promises: a line that nobody wants costs one
@@ -19148,7 +19173,7 @@ CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_gr
     return st;
 }
 
-/* ---- >>group/subgroups: groups of some ranks, and queries about a group ---------------------- */
+/* ---- >>group/subgroups: groups of some ranks ------------------------------------------------- */
 
 /* Knows: groups and the ranks that they share. Promises: groups of the same ranks get equal numbers
    on every rank. */
@@ -19372,26 +19397,10 @@ CDP_API CDP__COLD cdp_status cdp_group_split(
 
 #endif /* CDP_NO_GROUPS */
 
-CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
-    return rank < cdp_size(g) ? cdp__world_rank(g, rank) : UINT32_MAX;
-}
+/* ---- >>group/group_calls: calls about a group: its log, its memory, its status, its end ------ */
 
-CDP_API uint32_t cdp_rank_of_world(const cdp_group *g, uint32_t world_rank) {
-    uint32_t p;
-    for (p = 0; p < cdp_size(g); ++p)
-        if (cdp__world_rank(g, p) == world_rank) return p;
-    return UINT32_MAX;
-}
-
-CDP_API uint32_t cdp_rank(const cdp_group *g) {
-    return g && !cdp__ended(g) ? g->desc.rank : 0;
-}
-CDP_API uint32_t cdp_size(const cdp_group *g) {
-    return g && !cdp__ended(g) ? g->desc.world_size : 0;
-}
-CDP_API const cdp_group_desc *cdp_group_desc_of(const cdp_group *g) {
-    return g && !cdp__ended(g) ? &g->desc : NULL;
-}
+/* Knows: groups and their locks. Promises: an abort reaches peers before its call returns, or soon
+   after it, by the thread of the library. */
 
 #ifndef CDP_NO_LOG_STRINGS
 CDP_API CDP__COLD cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level level) {

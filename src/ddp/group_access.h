@@ -19,7 +19,7 @@
 #include "../message/header.h"
 #include "../group/state.h"
 #include "../group/progress.h"
-#include "../group/subgroups.h"
+#include "../group/group_calls.h"
 #include "../group/queue.h"
 
 /* The operating system interface that the group was created with. */

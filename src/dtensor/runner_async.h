@@ -13,7 +13,7 @@
 #include "../group/group_api.h"
 #include "../group/collectives_api.h"
 #include "../group/works_api.h"
-#include "../group/subgroups.h"
+#include "../group/group_calls.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
 #include "../base/kept_error.h"

@@ -13,7 +13,7 @@
 #include "../base/error_api.h"
 #include "../store/interface_api.h"
 #include "../group/group_api.h"
-#include "../group/subgroups.h"
+#include "../group/group_calls.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../text/utf8.h"

@@ -25,6 +25,7 @@
 #include "../message/transfer.h"
 #include "../collective/executor.h"
 #include "../group/state.h"
+#include "../group/ranks.h"
 
 /* Breaks the group, and prepares a FAILURE for every peer that it has exchanged messages with. */
 CDP__PRIVATE void cdp__group_publish(cdp_group *g, const cdp__failure_record *r) {

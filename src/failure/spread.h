@@ -24,6 +24,7 @@
 #include "../message/transfer.h"
 #include "../collective/executor.h"
 #include "../group/state.h"
+#include "../group/ranks.h"
 #include "../group/records.h"
 #include "waits.h"
 #include "report.h"

@@ -19,6 +19,7 @@
 #include "../message/receive.h"
 #include "../collective/executor.h"
 #include "../group/state.h"
+#include "../group/ranks.h"
 
 #define CDP__FAILURE_REPORTS 8u
 

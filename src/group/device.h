@@ -17,7 +17,7 @@
 #include "../base/text.h"
 #include "state.h"
 #include "progress.h"
-#include "subgroups.h"
+#include "group_calls.h"
 
 #ifndef CDP_NO_BACKEND
 CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {

@@ -28,7 +28,7 @@
 #include "flows.h"
 #include "deferred.h"
 #include "progress.h"
-#include "subgroups.h"
+#include "group_calls.h"
 #include "device.h"
 #include "requests.h"
 #include "queue.h"

@@ -19,7 +19,7 @@
 #include "running.h"
 #include "deferred.h"
 #include "progress.h"
-#include "subgroups.h"
+#include "group_calls.h"
 #include "work_calls.h"
 #include "message_calls.h"
 

@@ -19,7 +19,7 @@
 #include "state.h"
 #include "running.h"
 #include "progress.h"
-#include "subgroups.h"
+#include "group_calls.h"
 #include "device.h"
 #include "requests.h"
 

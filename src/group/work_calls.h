@@ -24,7 +24,7 @@
 #include "running.h"
 #include "deferred.h"
 #include "progress.h"
-#include "subgroups.h"
+#include "group_calls.h"
 #include "device.h"
 #include "requests.h"
 #include "queue.h"
