@@ -15381,7 +15381,7 @@ CDP__PRIVATE cdp__head cdp__op_call(const cdp__op *op) {
 
 /* ---- >>group/ranks: which rank is which, in a group and in the world ------------------------- */
 
-/* Knows: groups. Promises: an answer for every group and every rank, also for those that are none. */
+/* Knows: groups. Promises: an answer for every group and every rank, also for what is none. */
 
 CDP_API uint32_t cdp_world_rank_of(const cdp_group *g, uint32_t rank) {
     return rank < cdp_size(g) ? cdp__world_rank(g, rank) : UINT32_MAX;

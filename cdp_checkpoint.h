@@ -2263,12 +2263,13 @@ CDP__PRIVATE cdp_status cdp__ck_alive(const cdp_ckpt *c, const char *call) {
 
 CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
     const cdp_os_files *const f = &os->files;
-    if (!d->path || !*d->path || strlen(d->path) > CDP__CK_PATH_MAX)
+    if (!d->path) return cdp__missing("cdp_ckpt_create", "desc.path");
+    if (!*d->path || strlen(d->path) > CDP__CK_PATH_MAX)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
-            "cdp_ckpt_create: path is missing, or longer than %u bytes", CDP__CK_PATH_MAX);
+            "cdp_ckpt_create: desc.path is empty, or longer than %u bytes", CDP__CK_PATH_MAX);
     if ((d->item_count && !d->items) || (d->blob_count && !d->blobs))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create",
-            d->item_count && !d->items ? "items" : "blobs");
+            d->item_count && !d->items ? "desc.items" : "desc.blobs");
     if (!f->open_file || !f->rename_file || !f->sync_file || !f->make_folder || !f->remove_folder
         || !f->list_folder || !f->sync_folder)
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,

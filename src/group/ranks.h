@@ -1,6 +1,6 @@
 /* group/ranks.h - which rank is which, in a group and in the world
 
-   Knows: groups. Promises: an answer for every group and every rank, also for those that are none. */
+   Knows: groups. Promises: an answer for every group and every rank, also for what is none. */
 #ifndef CDP_SRC_GROUP_RANKS_H
 #define CDP_SRC_GROUP_RANKS_H
 
