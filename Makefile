@@ -92,7 +92,7 @@ help:
 #:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs
 #:   bench-pipeline   the driver of cdp_pipeline.h beside a schedule on paper; PIPELINE="STEPS SLEEP_US"
 #:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"
-#:   bench-checkpoint  saves and loads beside plain files of the same bytes; CHECKPOINT="FOLDER MIB PASSES"
+#:   bench-checkpoint  saves and loads beside plain files of the same bytes, and beside PyTorch; CHECKPOINT="FOLDER MIB PASSES"
 #:   bench-leaves     a step with the same bits on any number of ranks beside one of DDP, 1, 2 and 4 ranks; LEAVES="--work 1"
 #:   bench-report     what watching a job (cdp_report) adds to a step, 2 and 4 ranks; REPORT="--step-ms 20"
 #:   bench-updates    clipping and optimizers beside memcpy; UPDATES="VALUES TURNS"
@@ -375,6 +375,7 @@ bench-pipeline: $(BUILD)/bench/pipeline
 
 bench-checkpoint: $(BUILD)/bench/checkpoint
 	@$(BUILD)/bench/checkpoint $(CHECKPOINT)
+	@BUILD='$(BUILD)' PYTHON='$(PYTHON)' bash tests/bench/checkpoint.sh
 
 bench-fsdp: $(BUILD)/bench/fsdp $(BUILD)/cdprun
 	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
