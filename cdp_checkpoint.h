@@ -57,6 +57,8 @@
         without a copy, if writing is fast enough          desc.late, cdp_ckpt_staged
         go on from the newest step                         cdp_ckpt_load, CDP_CKPT_LATEST
         load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
+        load what torch.distributed.checkpoint has saved   the same: its folder with .metadata
+        load f32 into bf16, or the other way round         desc.cast
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
         see what the last call did                         cdp_ckpt_info_of
         read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
@@ -91,6 +93,16 @@
         PATH/lock: locked while a job saves, so that a second one is refused (BUSY).
         Elements of 8 bytes come first in a file, then those of 4, 2 and 1, so all are aligned; the
         data of a file begin at a multiple of 4096.
+
+    FILES OF PYTORCH
+        torch.distributed.checkpoint.HuggingFaceStorageReader loads ours. A folder that dcp.save()
+        has written (.metadata and .distcp) is loaded here as ours are: into any layout, by any
+        number of ranks, by tools/checkpoint, too, which merges it into one file of safetensors. A
+        tensor has the name that it has there, such as "state.a.exp_avg". What is no tensor is a
+        blob: the bytes of an archive of torch.save(). Pickles are read as values: no name in them
+        is looked up, and nothing is called. There are no sums, so nothing is verified. Refused
+        (UNSUPPORTED): tensors with other strides than those of their shape, compressed archives,
+        transforms, and dtypes that are not known here.
 
     WHY NOTHING IS LOST
         A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 writes and syncs
@@ -151,11 +163,10 @@
 
     LIMITS
         names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
-        not here yet, and not promised: files of each rank alone, where no
-        path is shared; conversion of dtypes while loading; reading PyTorch's .distcp and .pt;
-        object stores without rename; complex dtypes, which safetensors does not have; runs of
-        columns shorter than 64 KiB are written one by one, which is slow: cut rows, or
-        redistribute first; big-endian machines
+        not here yet, and not promised: files of each rank alone, where no path is shared; PyTorch's
+        .pt, and writing .distcp; object stores without rename; complex dtypes, which safetensors
+        does not have; runs of columns shorter than 64 KiB are written one by one, which is slow:
+        cut rows, or redistribute first; big-endian machines
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -224,6 +235,8 @@ typedef struct cdp_ckpt_desc {
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */
     bool partial;     /* load: items and blobs that are missing in the files keep their values */
+    bool cast;        /* load: elements of another dtype are converted as cdp_convert() does, and
+                         rounded once; sums are those of what the files have */
     const cdp_os *os; /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
     /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
@@ -247,6 +260,7 @@ typedef struct cdp_ckpt_info {
     uint64_t stage_bytes, stall_ns; /* cdp_ckpt_save_async: bytes that were copied; how long its
                                        call, cdp_ckpt_staged() and cdp_ckpt_wait() took together */
     uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
+    uint32_t cast;             /* load: items that were converted */
 } cdp_ckpt_info;
 
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
@@ -296,13 +310,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *ckpt, uint32_t timeout
 
 /* Load a step (CDP_CKPT_LATEST: the newest complete one) into the items and blobs, in whatever
    layout they have now. `path` (NULL: the desc's): a folder of steps, or one step, or files of
-   safetensors with their folder, as Hugging Face has them, or one such file. *found (may be NULL)
-   becomes the step (0 where the files have none). Collective; all ranks return the same status and
-   text. On an error items may hold anything. Errors: STATE (there is no such step; nothing was
+   safetensors with their folder, as Hugging Face has them, or one such file, or a folder that
+   torch.distributed.checkpoint has written, where everything that is no tensor is a blob: the
+   bytes of an archive of torch.save(). *found (may be NULL) becomes the step (0 where the files
+   have none). Collective; all ranks return the same status and text. On an error items may hold anything. Errors: STATE (there is no such step; nothing was
    changed), MISMATCH (nothing was changed; lists what is missing, and every item whose shape or
-   dtype is another one), IO (rank, file, errno; with EBADMSG: a sum is wrong, the text names tensor
-   and elements, or a file is not what it should be), INVALID (as for saving; a blob is larger
-   than its room), UNSUPPORTED, NOMEM, or the group's failure. */
+   dtype is another one, but for `cast`), IO (rank, file, errno; with EBADMSG: a sum is wrong, the
+   text names tensor and elements, or a file is not what it should be), INVALID (as for saving; a
+   blob is larger than its room), UNSUPPORTED, NOMEM, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
     cdp_ckpt *ckpt, const char *path, uint64_t step, uint64_t *found);
 
@@ -345,6 +360,7 @@ CDP_API uint32_t cdp_ckpt_find(const cdp_ckpt_reader *reader, const char *name);
 /* Zeros for an index that is too large. */
 CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *reader, uint32_t index);
 /* Read a box (NULL: all) into `out`, row-major. The sum is not compared. Errors: INVALID, IO,
+   UNSUPPORTED (a tensor that PyTorch has saved with other strides than those of its shape),
    NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_read(
     cdp_ckpt_reader *reader, uint32_t index, const cdp_box *box, void *out);
@@ -659,6 +675,624 @@ CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
 
 #endif /* CDP_SRC_TEXT_JSON_READ_H */
 
+/* ---- >>text/tree: the content of a file, as a tree ------------------------------------------- */
+
+/* Knows: numbers, texts, lists and dicts of a file. Texts point into the file itself. Promises:
+   memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
+   the file. */
+#ifndef CDP_SRC_TEXT_TREE_H
+#define CDP_SRC_TEXT_TREE_H
+
+/* ---- memory */
+
+#define CDP__CHUNK 16384u
+
+typedef struct cdp__chunk {
+    struct cdp__chunk *next;
+    uint64_t room, used;
+} cdp__chunk;
+
+typedef struct cdp__chunks {
+    const cdp_os *os;
+    cdp__chunk *first;
+} cdp__chunks;
+
+/* Allocates `bytes` bytes, aligned to 8, which live as long as the chunks. */
+CDP__PRIVATE void *cdp__chunks_room(cdp__chunks *t, uint64_t bytes) {
+    cdp__chunk *c = t->first;
+    const uint64_t need = (bytes + 7) / 8 * 8;
+    if (!c || c->room - c->used < need) {
+        const uint64_t room = cdp__max(need, CDP__CHUNK);
+        c = (cdp__chunk *)cdp__alloc(t->os, sizeof *c + room);
+        if (!c) return NULL;
+        c->room = room;
+        c->used = 0;
+        c->next = t->first;
+        t->first = c;
+    }
+    c->used += need;
+    return (char *)(c + 1) + c->used - need;
+}
+
+CDP__PRIVATE void cdp__chunks_close(cdp__chunks *t) {
+    cdp__chunk *c, *next;
+    for (c = t->first; c; c = next) {
+        next = c->next;
+        cdp__free(t->os, c);
+    }
+    t->first = NULL;
+}
+
+/* Makes room for `need` items of `each` bytes in `at`, which may move. */
+CDP__PRIVATE bool cdp__more_room(
+    const cdp_os *os, void **at, uint64_t *room, uint64_t need, uint64_t each) {
+    uint64_t more = *room ? *room : 64;
+    void *bigger;
+    if (need <= *room) return true;
+    while (more < need)
+        more *= 2;
+    bigger = cdp__alloc(os, more * each);
+    if (!bigger) return false;
+    if (*room) memcpy(bigger, *at, (size_t)(*room * each));
+    cdp__free(os, *at);
+    *at = bigger;
+    *room = more;
+    return true;
+}
+
+/* ---- values */
+
+typedef enum cdp__tree_kind {
+    CDP__TREE_NONE,
+    CDP__TREE_BOOL,
+    CDP__TREE_INT,
+    CDP__TREE_REAL,
+    CDP__TREE_TEXT,
+    CDP__TREE_LIST,
+    CDP__TREE_DICT,
+    CDP__TREE_GLOBAL, /* of a pickle: two texts, a module and a name in it */
+    CDP__TREE_RECORD, /* a global, its arguments, and its state, if it has one */
+    CDP__TREE_OUTSIDE /* a value that says what lies elsewhere */
+} cdp__tree_kind;
+
+typedef struct cdp__tree cdp__tree;
+
+typedef struct cdp__tree_box { /* a list, or a dict: key, value, key, value */
+    cdp__tree *items;
+    uint64_t count, room;
+    uint32_t mark; /* of who uses the tree; 0 at first */
+} cdp__tree_box;
+
+struct cdp__tree {
+    cdp__tree_kind kind;
+    uint32_t length; /* of a text */
+    union {
+        int64_t whole;
+        double real;
+        const char *text;
+        cdp__tree_box *box;
+    } as;
+};
+
+#define CDP__TREE_LOOKS 256u /* keys of a dict that are compared */
+
+typedef struct cdp__tree_reader {
+    const uint8_t *data;
+    uint64_t bytes, at;
+    cdp__chunks memory;
+    cdp__tree *stack, *memo;
+    uint64_t *marks;
+    uint64_t depth, stack_room, memo_count, memo_room, mark_count, mark_room;
+    const char *why; /* why the file cannot be read */
+    bool no_memory, unknown;
+    bool records; /* a pickle may have globals, records, and values that say what lies elsewhere */
+} cdp__tree_reader;
+
+CDP__PRIVATE bool cdp__tree_bad(cdp__tree_reader *r, const char *why) {
+    if (!r->why) r->why = why;
+    return false;
+}
+
+CDP__PRIVATE bool cdp__tree_nomem(cdp__tree_reader *r) {
+    r->no_memory = true;
+    return cdp__tree_bad(r, "out of memory");
+}
+
+CDP__PRIVATE cdp__tree_box *cdp__tree_box_new(cdp__tree_reader *r) {
+    cdp__tree_box *const b = (cdp__tree_box *)cdp__chunks_room(&r->memory, sizeof *b);
+    if (b)
+        memset(b, 0, sizeof *b);
+    else
+        cdp__tree_nomem(r);
+    return b;
+}
+
+/* Append `count` values. */
+CDP__PRIVATE bool cdp__tree_box_add(
+    cdp__tree_reader *r, cdp__tree_box *b, const cdp__tree *v, uint64_t count) {
+    if (b->count + count > b->room) {
+        const uint64_t room = cdp__max(b->count + count, b->count * 2);
+        cdp__tree *const more = (cdp__tree *)cdp__chunks_room(&r->memory, room * sizeof *v);
+        if (!more) return cdp__tree_nomem(r);
+        if (b->count) memcpy(more, b->items, (size_t)(b->count * sizeof *v));
+        b->items = more;
+        b->room = room;
+    }
+    if (count) memcpy(b->items + b->count, v, (size_t)(count * sizeof *v));
+    b->count += count;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__tree_is(const cdp__tree *v, const char *text) {
+    return v->kind == CDP__TREE_TEXT && v->length == strlen(text)
+        && memcmp(v->as.text, text, v->length) == 0;
+}
+
+/* The value of a key in a dict; NULL: there is none. */
+CDP__PRIVATE const cdp__tree *cdp__tree_get(const cdp__tree *v, const char *key) {
+    uint64_t i, n;
+    if (!v || v->kind != CDP__TREE_DICT) return NULL;
+    n = cdp__min(v->as.box->count, 2 * CDP__TREE_LOOKS);
+    for (i = 0; i + 1 < n; i += 2)
+        if (cdp__tree_is(&v->as.box->items[i], key)) return &v->as.box->items[i + 1];
+    return NULL;
+}
+
+CDP__PRIVATE const cdp__tree_box *cdp__tree_list(const cdp__tree *v) {
+    return v && v->kind == CDP__TREE_LIST ? v->as.box : NULL;
+}
+
+CDP__PRIVATE void cdp__tree_close(cdp__tree_reader *r) {
+    cdp__free(r->memory.os, r->stack);
+    cdp__free(r->memory.os, r->memo);
+    cdp__free(r->memory.os, r->marks);
+    cdp__chunks_close(&r->memory);
+}
+
+#endif /* CDP_SRC_TEXT_TREE_H */
+
+/* ---- >>text/unpickle: a pickle as a tree ----------------------------------------------------- */
+
+/* Knows: the opcodes of values in protocols 0 to 5; and, if the reader takes records, those that
+   make objects, as values that say of which class and from what. Promises: reading a file never
+   looks up, calls or creates anything; any bytes yield a value or a reason. */
+#ifndef CDP_SRC_TEXT_UNPICKLE_H
+#define CDP_SRC_TEXT_UNPICKLE_H
+
+CDP__PRIVATE bool cdp__pk_push(cdp__tree_reader *r, cdp__tree v) {
+    if (!cdp__more_room(
+            r->memory.os, (void **)&r->stack, &r->stack_room, r->depth + 1, sizeof *r->stack))
+        return cdp__tree_nomem(r);
+    r->stack[r->depth++] = v;
+    return true;
+}
+
+CDP__PRIVATE cdp__tree cdp__pk_whole(cdp__tree_kind kind, int64_t n) {
+    cdp__tree v;
+    memset(&v, 0, sizeof v);
+    v.kind = kind;
+    v.as.whole = n;
+    return v;
+}
+
+/* Takes the next `count` bytes; NULL: the file is too short. */
+CDP__PRIVATE const uint8_t *cdp__pk_next(cdp__tree_reader *r, uint64_t count) {
+    const uint8_t *const at = r->data + r->at;
+    if (r->bytes - r->at < count) {
+        cdp__tree_bad(r, "the file ends in the middle");
+        return NULL;
+    }
+    r->at += count;
+    return at;
+}
+
+/* A number of `count` bytes, the lowest first. */
+CDP__PRIVATE bool cdp__pk_next_number(cdp__tree_reader *r, uint32_t count, uint64_t *out) {
+    const uint8_t *const at = cdp__pk_next(r, count);
+    uint32_t i;
+    *out = 0;
+    for (i = 0; at && i < count; ++i)
+        *out |= (uint64_t)at[i] << 8 * i;
+    return at != NULL;
+}
+
+/* The same with a sign bit in the last byte. */
+CDP__PRIVATE bool cdp__pk_push_number(cdp__tree_reader *r, uint32_t count, bool has_sign) {
+    uint64_t n;
+    if (count > 8) return cdp__tree_bad(r, "a number has more than 8 bytes");
+    if (!cdp__pk_next_number(r, count, &n)) return false;
+    if (has_sign && count && count < 8 && n >> (8 * count - 1)) n |= ~0ull << 8 * count;
+    return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_INT, (int64_t)n));
+}
+
+CDP__PRIVATE bool cdp__pk_push_long(cdp__tree_reader *r) {
+    uint64_t count;
+    return cdp__pk_next_number(r, 1, &count) && cdp__pk_push_number(r, (uint32_t)count, true);
+}
+
+CDP__PRIVATE bool cdp__pk_push_real(cdp__tree_reader *r) {
+    const uint8_t *const at = cdp__pk_next(r, 8);
+    cdp__tree v = cdp__pk_whole(CDP__TREE_REAL, 0);
+    uint64_t bits = 0;
+    uint32_t i;
+    if (!at) return false;
+    for (i = 0; i < 8; ++i)
+        bits = bits << 8 | at[i];
+    memcpy(&v.as.real, &bits, sizeof bits);
+    return cdp__pk_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__pk_push_text(cdp__tree_reader *r, uint32_t length_bytes) {
+    cdp__tree v = cdp__pk_whole(CDP__TREE_TEXT, 0);
+    uint64_t length;
+    if (!cdp__pk_next_number(r, length_bytes, &length)) return false;
+    if (length > UINT32_MAX) return cdp__tree_bad(r, "a text is too long");
+    v.as.text = (const char *)cdp__pk_next(r, length);
+    v.length = (uint32_t)length;
+    return v.as.text && cdp__pk_push(r, v);
+}
+
+/* ---- protocol 0: values as lines of text */
+
+/* Takes a line without its end. */
+CDP__PRIVATE bool cdp__pk_line_next(cdp__tree_reader *r, const uint8_t **line, uint64_t *bytes) {
+    const uint8_t *const from = r->data + r->at;
+    const uint8_t *const end =
+        r->at < r->bytes ? (const uint8_t *)memchr(from, '\n', (size_t)(r->bytes - r->at)) : NULL;
+    if (!end) return cdp__tree_bad(r, "a line does not end");
+    *line = from;
+    *bytes = (uint64_t)(end - from);
+    r->at += *bytes + 1;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__pk_line_is(const uint8_t *line, uint64_t bytes, const char *word) {
+    return bytes == strlen(word) && memcmp(line, word, (size_t)bytes) == 0;
+}
+
+/* A whole number or a real one, as Python prints it; 00 and 01 are False and True. */
+CDP__PRIVATE bool cdp__pk_push_line(cdp__tree_reader *r) {
+    cdp__tree v = cdp__pk_whole(CDP__TREE_REAL, 0);
+    const uint8_t *line;
+    uint64_t n;
+    cdp__json_reader j;
+    cdp__json_kind kind;
+    if (!cdp__pk_line_next(r, &line, &n)) return false;
+    if (n == 2 && line[0] == '0' && (line[1] | 1) == '1')
+        return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_BOOL, line[1] - '0'));
+    if (n && line[n - 1] == 'L') --n;
+    if (cdp__pk_line_is(line, n, "inf"))
+        j = cdp__json_open("Infinity", 8);
+    else if (cdp__pk_line_is(line, n, "-inf"))
+        j = cdp__json_open("-Infinity", 9);
+    else if (cdp__pk_line_is(line, n, "nan"))
+        j = cdp__json_open("NaN", 3);
+    else
+        j = cdp__json_open(line, n);
+    kind = cdp__json_next(&j);
+    if ((kind != CDP__JSON_WHOLE && kind != CDP__JSON_REAL) || cdp__json_next(&j) != CDP__JSON_END)
+        return cdp__tree_bad(r, "a line holds no number");
+    v.as.real = j.real;
+    return cdp__pk_push(r, kind == CDP__JSON_WHOLE ? cdp__pk_whole(CDP__TREE_INT, j.whole) : v);
+}
+
+/* The number after \x, \u or \U, of `digits` digits; UINT32_MAX: it is not there. */
+CDP__PRIVATE uint32_t cdp__pk_escaped(const uint8_t *at, const uint8_t *end, uint32_t digits) {
+    uint32_t code = 0, i;
+    for (i = 0; i < digits; ++i) {
+        const int digit = at + i < end ? cdp__hex_digit(at[i]) : -1;
+        if (digit < 0) return UINT32_MAX;
+        code = code << 4 | (uint32_t)digit;
+    }
+    return code;
+}
+
+/* A text in quotes, as Python 2 prints it. */
+CDP__PRIVATE uint32_t cdp__pk_unquote(const uint8_t *at, const uint8_t *end, char *out) {
+    static const char from[] = "nrtabfv", to[] = "\n\r\t\a\b\f\v";
+    char *const start = out;
+    while (at < end) {
+        const char *known;
+        uint32_t code;
+        if (*at != '\\' || at + 1 == end) {
+            *out++ = (char)*at++;
+            continue;
+        }
+        known = at[1] ? strchr(from, at[1]) : NULL;
+        code = at[1] == 'x' ? cdp__pk_escaped(at + 2, end, 2) : UINT32_MAX;
+        if (code != UINT32_MAX)
+            *out++ = (char)code;
+        else
+            *out++ = known ? to[known - from] : (char)at[1];
+        at += code != UINT32_MAX ? 4 : 2;
+    }
+    return (uint32_t)(out - start);
+}
+
+/* A text of Latin-1 in which other characters are \u and \U. */
+CDP__PRIVATE uint32_t cdp__pk_unescape(const uint8_t *at, const uint8_t *end, char *out) {
+    char *const start = out;
+    while (at < end) {
+        const bool escaped = at[0] == '\\' && at + 1 < end && (at[1] | 32) == 'u';
+        const uint32_t digits = escaped ? 4u << (at[1] == 'U') : 0;
+        const uint32_t code = digits ? cdp__pk_escaped(at + 2, end, digits) : UINT32_MAX;
+        out += cdp__utf8_put(code != UINT32_MAX ? code : *at, out);
+        at += code != UINT32_MAX ? digits + 2 : 1;
+    }
+    return (uint32_t)(out - start);
+}
+
+CDP__PRIVATE bool cdp__pk_push_line_text(cdp__tree_reader *r, bool quoted) {
+    cdp__tree v = cdp__pk_whole(CDP__TREE_TEXT, 0);
+    const uint8_t *line;
+    uint64_t n;
+    char *copy;
+    if (!cdp__pk_line_next(r, &line, &n)) return false;
+    if (quoted && (n < 2 || line[0] != line[n - 1] || (line[0] != '"' && line[0] != '\'')))
+        return cdp__tree_bad(r, "a text has no quotes");
+    if (n > UINT32_MAX / 2) return cdp__tree_bad(r, "a line is too long");
+    copy = (char *)cdp__chunks_room(&r->memory, 2 * n + 4);
+    if (!copy) return cdp__tree_nomem(r);
+    v.length = quoted ? cdp__pk_unquote(line + 1, line + n - 1, copy)
+                      : cdp__pk_unescape(line, line + n, copy);
+    v.as.text = copy;
+    return cdp__pk_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__pk_push_box(cdp__tree_reader *r, cdp__tree_kind kind) {
+    cdp__tree v = cdp__pk_whole(kind, 0);
+    v.as.box = cdp__tree_box_new(r);
+    return v.as.box && cdp__pk_push(r, v);
+}
+
+/* Moves the last `count` values into the container below them, which must be of this kind. */
+CDP__PRIVATE bool cdp__pk_fill(cdp__tree_reader *r, uint64_t count, cdp__tree_kind kind) {
+    cdp__tree *box;
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth < floor + count + 1) return cdp__tree_bad(r, "values are missing on the stack");
+    box = &r->stack[r->depth - count - 1];
+    if (box->kind != kind) return cdp__tree_bad(r, "items are added to what is no list or dict");
+    if (kind == CDP__TREE_DICT && count % 2) return cdp__tree_bad(r, "a key has no value");
+    r->depth -= count;
+    return cdp__tree_box_add(r, box->as.box, r->stack + r->depth, count);
+}
+
+CDP__PRIVATE bool cdp__pk_mark(cdp__tree_reader *r) {
+    if (!cdp__more_room(
+            r->memory.os, (void **)&r->marks, &r->mark_room, r->mark_count + 1, sizeof *r->marks))
+        return cdp__tree_nomem(r);
+    r->marks[r->mark_count++] = r->depth;
+    return true;
+}
+
+/* Removes the last mark, and returns the number of values above it. */
+CDP__PRIVATE bool cdp__pk_marked(cdp__tree_reader *r, uint64_t *count) {
+    if (!r->mark_count) return cdp__tree_bad(r, "there is no mark");
+    *count = r->depth - r->marks[--r->mark_count];
+    return true;
+}
+
+CDP__PRIVATE bool cdp__pk_fill_marked(cdp__tree_reader *r, cdp__tree_kind kind) {
+    uint64_t count;
+    return cdp__pk_marked(r, &count) && cdp__pk_fill(r, count, kind);
+}
+
+/* Makes a list or a dict of the last `count` values. */
+CDP__PRIVATE bool cdp__pk_gather(cdp__tree_reader *r, uint64_t count, cdp__tree_kind kind) {
+    cdp__tree v = cdp__pk_whole(kind, 0);
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth < floor + count) return cdp__tree_bad(r, "values are missing on the stack");
+    if (kind == CDP__TREE_DICT && count % 2) return cdp__tree_bad(r, "a key has no value");
+    v.as.box = cdp__tree_box_new(r);
+    if (!v.as.box) return false;
+    r->depth -= count;
+    return (!count || cdp__tree_box_add(r, v.as.box, r->stack + r->depth, count))
+        && cdp__pk_push(r, v);
+}
+
+CDP__PRIVATE bool cdp__pk_gather_marked(cdp__tree_reader *r, cdp__tree_kind kind) {
+    uint64_t count;
+    return cdp__pk_marked(r, &count) && cdp__pk_gather(r, count, kind);
+}
+
+/* Memoizes the last value under a number. Writers count from 0, so no number exceeds the length
+   of the file. */
+CDP__PRIVATE bool cdp__pk_keep(cdp__tree_reader *r, uint64_t n) {
+    if (!r->depth) return cdp__tree_bad(r, "there is no value to remember");
+    if (n > r->bytes) return cdp__tree_bad(r, "a value is remembered under too large a number");
+    if (!cdp__more_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
+        return cdp__tree_nomem(r);
+    while (r->memo_count <= n)
+        r->memo[r->memo_count++] = cdp__pk_whole(CDP__TREE_NONE, 1);
+    r->memo[n] = r->stack[r->depth - 1];
+    return true;
+}
+
+CDP__PRIVATE bool cdp__pk_keep_number(cdp__tree_reader *r, uint32_t bytes) {
+    uint64_t n;
+    return cdp__pk_next_number(r, bytes, &n) && cdp__pk_keep(r, n);
+}
+
+CDP__PRIVATE bool cdp__pk_again(cdp__tree_reader *r, uint64_t n) {
+    if (n >= r->memo_count || (r->memo[n].kind == CDP__TREE_NONE && r->memo[n].as.whole))
+        return cdp__tree_bad(r, "a value is used that was never remembered");
+    return cdp__pk_push(r, r->memo[n]);
+}
+
+CDP__PRIVATE bool cdp__pk_again_number(cdp__tree_reader *r, uint32_t bytes) {
+    uint64_t n;
+    return cdp__pk_next_number(r, bytes, &n) && cdp__pk_again(r, n);
+}
+
+/* The same with the number as a line. */
+CDP__PRIVATE bool cdp__pk_memo_line(cdp__tree_reader *r, bool keep) {
+    if (!cdp__pk_push_line(r)) return false;
+    const cdp__tree v = r->stack[--r->depth];
+    if ((v.kind != CDP__TREE_INT && v.kind != CDP__TREE_BOOL) || v.as.whole < 0)
+        return cdp__tree_bad(r, "a line holds no number");
+    return keep ? cdp__pk_keep(r, (uint64_t)v.as.whole) : cdp__pk_again(r, (uint64_t)v.as.whole);
+}
+
+/* Drops the last value. */
+CDP__PRIVATE bool cdp__pk_pop(cdp__tree_reader *r) {
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    if (r->depth <= floor) return cdp__tree_bad(r, "values are missing on the stack");
+    --r->depth;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__pk_pop_marked(cdp__tree_reader *r) {
+    uint64_t count;
+    if (!cdp__pk_marked(r, &count)) return false;
+    r->depth -= count;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__pk_protocol(cdp__tree_reader *r) {
+    uint64_t n;
+    if (!cdp__pk_next_number(r, 1, &n)) return false;
+    return (n >= 2 && n <= 5) || cdp__tree_bad(r, "this protocol is none of 2 to 5");
+}
+
+/* ---- records */
+
+/* Makes a value of this kind of the last `count` ones. */
+CDP__PRIVATE bool cdp__pk_record(cdp__tree_reader *r, uint64_t count, cdp__tree_kind kind) {
+    if (!cdp__pk_gather(r, count, CDP__TREE_LIST)) return false;
+    r->stack[r->depth - 1].kind = kind;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__pk_global(cdp__tree_reader *r) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        cdp__tree v = cdp__pk_whole(CDP__TREE_TEXT, 0);
+        const uint8_t *line;
+        uint64_t n;
+        if (!cdp__pk_line_next(r, &line, &n)) return false;
+        v.as.text = (const char *)line;
+        v.length = (uint32_t)cdp__min(n, UINT32_MAX);
+        if (!cdp__pk_push(r, v)) return false;
+    }
+    return cdp__pk_record(r, 2, CDP__TREE_GLOBAL);
+}
+
+/* Whether a value is this global. */
+CDP__PRIVATE bool cdp__pk_is(const cdp__tree *v, const char *module, const char *name) {
+    return v->kind == CDP__TREE_GLOBAL && cdp__tree_is(&v->as.box->items[0], module)
+        && cdp__tree_is(&v->as.box->items[1], name);
+}
+
+/* A global and its arguments, which are a record; but an OrderedDict is a dict. */
+CDP__PRIVATE bool cdp__pk_made(cdp__tree_reader *r) {
+    const cdp__tree *v;
+    if (!cdp__pk_record(r, 2, CDP__TREE_RECORD)) return false;
+    v = r->stack[r->depth - 1].as.box->items;
+    if (v[0].kind != CDP__TREE_GLOBAL || v[1].kind != CDP__TREE_LIST)
+        return cdp__tree_bad(r, "an object is made of what is no class");
+    if (!cdp__pk_is(v, "collections", "OrderedDict") || v[1].as.box->count) return true;
+    --r->depth;
+    return cdp__pk_push_box(r, CDP__TREE_DICT);
+}
+
+/* The last value becomes the state of the record below it. */
+CDP__PRIVATE bool cdp__pk_state(cdp__tree_reader *r) {
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    const cdp__tree *v;
+    if (r->depth < floor + 2) return cdp__tree_bad(r, "values are missing on the stack");
+    v = &r->stack[--r->depth - 1];
+    if (v->kind == CDP__TREE_DICT) return true; /* attributes of an OrderedDict */
+    if (v->kind != CDP__TREE_RECORD || v->as.box->count != 2)
+        return cdp__tree_bad(r, "a state is of no object");
+    return cdp__tree_box_add(r, v->as.box, &r->stack[r->depth], 1);
+}
+
+/* Opcodes of records. */
+CDP__PRIVATE bool cdp__pk_opcode_record(cdp__tree_reader *r, uint8_t code) {
+    switch (r->records ? code : 0) {
+    case 'c': return cdp__pk_global(r);
+    case 0x93: return cdp__pk_record(r, 2, CDP__TREE_GLOBAL);
+    case 'R':
+    case 0x81: return cdp__pk_made(r);
+    case 'b': return cdp__pk_state(r);
+    case 'Q': return cdp__pk_record(r, 1, CDP__TREE_OUTSIDE);
+    case 'C': return cdp__pk_push_text(r, 1);
+    case 'B': return cdp__pk_push_text(r, 4);
+    case 0x8d:
+    case 0x8e: return cdp__pk_push_text(r, 8);
+    default: r->unknown = true; return cdp__tree_bad(r, "this opcode is not known here");
+    }
+}
+
+/* Opcodes that push a value. */
+CDP__PRIVATE bool cdp__pk_opcode_value(cdp__tree_reader *r, uint8_t code) {
+    switch (code) {
+    case 'N': return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_NONE, 0));
+    case 0x88: return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_BOOL, 1));
+    case 0x89: return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_BOOL, 0));
+    case 'K': return cdp__pk_push_number(r, 1, false);
+    case 'M': return cdp__pk_push_number(r, 2, false);
+    case 'J': return cdp__pk_push_number(r, 4, true);
+    case 0x8a: return cdp__pk_push_long(r);
+    case 'G': return cdp__pk_push_real(r);
+    case 'I':
+    case 'L':
+    case 'F': return cdp__pk_push_line(r);
+    case 'S': return cdp__pk_push_line_text(r, true);
+    case 'V': return cdp__pk_push_line_text(r, false);
+    case 'T':
+    case 'X': return cdp__pk_push_text(r, 4);
+    case 'U':
+    case 0x8c: return cdp__pk_push_text(r, 1);
+    case ']': return cdp__pk_push_box(r, CDP__TREE_LIST);
+    case ')': return cdp__pk_push_box(r, CDP__TREE_LIST);
+    case '}': return cdp__pk_push_box(r, CDP__TREE_DICT);
+    default: return cdp__pk_opcode_record(r, code);
+    }
+}
+
+CDP__PRIVATE bool cdp__pk_opcode(cdp__tree_reader *r, uint8_t code) {
+    switch (code) {
+    case 0x80: return cdp__pk_protocol(r);
+    case 0x95: return cdp__pk_next(r, 8) != NULL; /* the length of a frame */
+    case '(': return cdp__pk_mark(r);
+    case 'e': return cdp__pk_fill_marked(r, CDP__TREE_LIST);
+    case 'a': return cdp__pk_fill(r, 1, CDP__TREE_LIST);
+    case 'u': return cdp__pk_fill_marked(r, CDP__TREE_DICT);
+    case 's': return cdp__pk_fill(r, 2, CDP__TREE_DICT);
+    case 'l':
+    case 't': return cdp__pk_gather_marked(r, CDP__TREE_LIST);
+    case 'd': return cdp__pk_gather_marked(r, CDP__TREE_DICT);
+    case 0x85:
+    case 0x86:
+    case 0x87: return cdp__pk_gather(r, code - 0x84u, CDP__TREE_LIST);
+    case 'q': return cdp__pk_keep_number(r, 1);
+    case 'r': return cdp__pk_keep_number(r, 4);
+    case 'p': return cdp__pk_memo_line(r, true);
+    case 'h': return cdp__pk_again_number(r, 1);
+    case 'j': return cdp__pk_again_number(r, 4);
+    case 'g': return cdp__pk_memo_line(r, false);
+    case '0': return cdp__pk_pop(r);
+    case '1': return cdp__pk_pop_marked(r);
+    case '2': return r->depth ? cdp__pk_push(r, r->stack[r->depth - 1]) : cdp__pk_pop(r);
+    case 0x94: return cdp__pk_keep(r, r->memo_count);
+    default: return cdp__pk_opcode_value(r, code);
+    }
+}
+
+/* Reads the value of a pickle. Bytes after its end are ignored. */
+CDP__PRIVATE bool cdp__unpickle(cdp__tree_reader *r, cdp__tree *out) {
+    const uint8_t *code;
+    while ((code = cdp__pk_next(r, 1)) != NULL && *code != '.')
+        if (!cdp__pk_opcode(r, *code)) return false;
+    if (!code) return false;
+    if (r->depth != 1 || r->mark_count) return cdp__tree_bad(r, "it does not end with one value");
+    *out = r->stack[0];
+    return true;
+}
+
+#endif /* CDP_SRC_TEXT_UNPICKLE_H */
+
 /* ---- >>checkpoint/sums: a sum of the elements of a tensor that any division into pieces adds up to  */
 
 /* (pure)
@@ -938,6 +1572,7 @@ typedef struct cdp__ck_entry {
     uint64_t begin, layout;   /* while saving, bytes of `text`: begin of file names; 0: no layout */
     uint64_t at, bytes;       /* in the file */
     uint64_t first_sum, sums; /* of `sums`; 0: the files have none */
+    uint64_t first_block, blocks; /* of `blocks`; 0: it lies at one place */
     uint64_t shape[CDP_TENSOR_DIMS];
     cdp_dtype dtype;
     uint32_t ndim, file, item; /* item: of the desc, while saving */
@@ -949,14 +1584,24 @@ typedef struct cdp__ck_file {
     bool synced;                   /* by this rank, while saving */
 } cdp__ck_file;
 
+/* A box of a tensor that lies somewhere in files, row-major. */
+typedef struct cdp__ck_block {
+    cdp_box box;
+    uint64_t at, bytes; /* in the file */
+    uint64_t archive;   /* not 0: an archive of so many bytes is there, which has the elements */
+    uint32_t file;
+} cdp__ck_block;
+
 typedef struct cdp__ck_table {
     const cdp_os *os;
     cdp__ck_entry *entries;
     cdp__ck_file *files;
+    cdp__ck_block *blocks;
     char *text;
     uint64_t *sums;
     uint32_t *slots; /* open addressing: entry + 1, by name */
     uint64_t count, room, file_count, file_room, text_used, text_room, sum_count, sum_room, mask;
+    uint64_t block_count, block_room;
     uint64_t step, slab; /* slab: bytes */
     const char *why;     /* why bytes cannot be read */
     cdp_status status;   /* of that: IO, UNSUPPORTED, NOMEM */
@@ -971,6 +1616,7 @@ CDP__PRIVATE void cdp__ck_table_open(cdp__ck_table *t, const cdp_os *os) {
 CDP__PRIVATE void cdp__ck_table_close(cdp__ck_table *t) {
     cdp__free(t->os, t->entries);
     cdp__free(t->os, t->files);
+    cdp__free(t->os, t->blocks);
     cdp__free(t->os, t->text);
     cdp__free(t->os, t->sums);
     cdp__free(t->os, t->slots);
@@ -1067,6 +1713,15 @@ CDP__PRIVATE cdp__ck_file *cdp__ck_file_new(cdp__ck_table *t) {
     t->files = all;
     memset(&all[t->file_count], 0, sizeof *all);
     return &all[t->file_count++];
+}
+
+CDP__PRIVATE bool cdp__ck_add_block(cdp__ck_table *t, const cdp__ck_block *from) {
+    cdp__ck_block *const all = (cdp__ck_block *)cdp__ck_room(
+        t, t->blocks, &t->block_room, t->block_count + 1, sizeof *all);
+    if (!all) return false;
+    t->blocks = all;
+    all[t->block_count++] = *from;
+    return true;
 }
 
 /* The number of elements of a slab, and of slabs of an entry. */
@@ -3523,6 +4178,534 @@ CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
     cdp__free(os, c);
 }
 
+/* ---- >>checkpoint/zip: archives whose members are not compressed ----------------------------- */
+
+/* Knows: the list at the end of a zip archive that lies in a part of a file. Promises: any bytes
+   yield members inside the archive or a reason. Functions return 0 or a positive errno. */
+
+#define CDP__CK_ZIP_LIST_MAX (64u << 20) /* bytes */
+
+typedef struct cdp__ck_zip {
+    cdp__ck_disk *disk;
+    cdp__ck_table *t;   /* memory, and why it cannot be read */
+    uint64_t at, bytes; /* of the archive in its file */
+    int32_t fd;
+    uint8_t *list;
+    uint64_t list_bytes;
+} cdp__ck_zip;
+
+CDP__PRIVATE uint32_t cdp__ck_u16(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8;
+}
+
+CDP__PRIVATE int32_t cdp__ck_zip_bad(cdp__ck_zip *z, const char *why) {
+    (void)cdp__ck_bad(z->t, why);
+    return EBADMSG;
+}
+
+/* Reads bytes that must lie in the archive. */
+CDP__PRIVATE int32_t cdp__ck_zip_read(cdp__ck_zip *z, uint64_t at, void *to, uint64_t bytes) {
+    if (at > z->bytes || bytes > z->bytes - at)
+        return cdp__ck_zip_bad(z, "a zip archive is shorter than it says");
+    return cdp__ck_read(z->disk, z->fd, z->at + at, to, bytes);
+}
+
+/* Where the list is, of an archive of more than 4 GiB. */
+CDP__PRIVATE int32_t cdp__ck_zip_large(cdp__ck_zip *z, uint64_t *from, uint64_t *size) {
+    uint8_t where[20], end[56];
+    int32_t err = z->bytes < 42 ? EBADMSG : cdp__ck_zip_read(z, z->bytes - 42, where, sizeof where);
+    if (!err && cdp__get_u32(where) != 0x07064b50u) err = EBADMSG;
+    if (!err) err = cdp__ck_zip_read(z, cdp__get_u64(where + 8), end, sizeof end);
+    if (!err && cdp__get_u32(end) != 0x06064b50u) err = EBADMSG;
+    if (err) (void)cdp__ck_zip_bad(z, "a large zip archive has no list");
+    if (err) return err;
+    *size = cdp__get_u64(end + 40);
+    *from = cdp__get_u64(end + 48);
+    return 0;
+}
+
+/* Reads the list of members. cdp__ck_zip_close() in any case. */
+CDP__PRIVATE int32_t cdp__ck_zip_open(cdp__ck_zip *z) {
+    uint8_t end[22];
+    uint64_t from, size;
+    int32_t err;
+    if (z->bytes < sizeof end) return cdp__ck_zip_bad(z, "a zip archive is too short");
+    err = cdp__ck_zip_read(z, z->bytes - sizeof end, end, sizeof end);
+    if (err) return err;
+    if (cdp__get_u32(end) != 0x06054b50u)
+        return cdp__ck_zip_bad(z, "a zip archive does not end with its list");
+    size = cdp__get_u32(end + 12);
+    from = cdp__get_u32(end + 16);
+    if (size == UINT32_MAX || from == UINT32_MAX || cdp__ck_u16(end + 10) == 0xffff)
+        err = cdp__ck_zip_large(z, &from, &size);
+    if (!err && size > CDP__CK_ZIP_LIST_MAX)
+        err = cdp__ck_zip_bad(z, "the list of a zip archive is too long");
+    if (err) return err;
+    z->list = (uint8_t *)cdp__alloc(z->t->os, size);
+    if (!z->list) {
+        (void)cdp__ck_none(z->t);
+        return ENOMEM;
+    }
+    z->list_bytes = size;
+    return cdp__ck_zip_read(z, from, z->list, size);
+}
+
+CDP__PRIVATE void cdp__ck_zip_close(cdp__ck_zip *z) {
+    cdp__free(z->t->os, z->list);
+    z->list = NULL;
+}
+
+/* The numbers of a member that fit no 32 bits: they stand in this order in a field of their own. */
+CDP__PRIVATE bool cdp__ck_zip_wide(const uint8_t *field, uint32_t bytes, uint64_t *const v[3]) {
+    uint32_t i, at = 4, n;
+    for (;; field += n, bytes -= n) {
+        if (bytes < 4) return false;
+        n = cdp__ck_u16(field + 2) + 4;
+        if (n > bytes) return false;
+        if (cdp__ck_u16(field) == 1) break;
+    }
+    for (i = 0; i < 3; ++i) {
+        if (*v[i] != UINT32_MAX) continue;
+        if (at + 8 > n) return false;
+        *v[i] = cdp__get_u64(field + at);
+        at += 8;
+    }
+    return true;
+}
+
+/* Where a member lies in the file, of which `h` is in the list. */
+CDP__PRIVATE int32_t cdp__ck_zip_member(
+    cdp__ck_zip *z, const uint8_t *h, uint64_t *at, uint64_t *bytes) {
+    uint64_t whole = cdp__get_u32(h + 24), packed = cdp__get_u32(h + 20);
+    uint64_t from = cdp__get_u32(h + 42);
+    uint64_t *const v[3] = {&whole, &packed, &from};
+    uint8_t head[30];
+    int32_t err;
+    if (cdp__ck_u16(h + 10)) return cdp__ck_zip_bad(z, "a member of a zip archive is compressed");
+    if ((whole == UINT32_MAX || packed == UINT32_MAX || from == UINT32_MAX)
+        && !cdp__ck_zip_wide(h + 46 + cdp__ck_u16(h + 28), cdp__ck_u16(h + 30), v))
+        return cdp__ck_zip_bad(z, "a large member of a zip archive has no size");
+    err = cdp__ck_zip_read(z, from, head, sizeof head);
+    if (err) return err;
+    if (cdp__get_u32(head) != 0x04034b50u || whole != packed)
+        return cdp__ck_zip_bad(z, "a member of a zip archive has no header");
+    from += sizeof head + cdp__ck_u16(head + 26) + cdp__ck_u16(head + 28);
+    if (from > z->bytes || whole > z->bytes - from)
+        return cdp__ck_zip_bad(z, "a member of a zip archive is not in it");
+    *at = z->at + from;
+    *bytes = whole;
+    return 0;
+}
+
+/* Finds the member of this name, below any folder. ENOENT: there is none. */
+CDP__PRIVATE int32_t cdp__ck_zip_find(
+    cdp__ck_zip *z, const char *name, uint64_t length, uint64_t *at, uint64_t *bytes) {
+    uint64_t i = 0;
+    while (z->list_bytes - i >= 46) {
+        const uint8_t *const h = z->list + i, *const own = h + 46;
+        const uint32_t n = cdp__ck_u16(h + 28);
+        const uint64_t all = 46 + (uint64_t)n + cdp__ck_u16(h + 30) + cdp__ck_u16(h + 32);
+        const uint8_t *slash;
+        if (cdp__get_u32(h) != 0x02014b50u || all > z->list_bytes - i)
+            return cdp__ck_zip_bad(z, "the list of a zip archive is damaged");
+        slash = n ? (const uint8_t *)memchr(own, '/', n) : NULL;
+        if (slash && (uint64_t)(own + n - slash - 1) == length
+            && memcmp(slash + 1, name, (size_t)length) == 0)
+            return cdp__ck_zip_member(z, h, at, bytes);
+        i += all;
+    }
+    return ENOENT;
+}
+
+/* ---- >>checkpoint/torch: what PyTorch's distributed checkpoints say -------------------------- */
+
+/* Knows: the classes in `.metadata`, which lists tensors and the archives that have their blocks,
+   and the pickle in such an archive, which says where the elements are. Promises: nothing of
+   Python is looked up or called; any bytes yield entries with blocks inside their tensors, or a
+   reason. */
+
+#define CDP__CK_METADATA ".metadata"
+#define CDP__CK_METADATA_MAX (1u << 30) /* bytes */
+#define CDP__CK_PICKLE_MAX (1u << 20)   /* of one tensor */
+
+/* ---- values */
+
+static const struct {
+    const char *name, *storage; /* of the dtype, and of arrays of it */
+    cdp_dtype dtype;
+} cdp__ck_torch_dtypes[] = {
+    {"float32", "FloatStorage", CDP_DTYPE_F32},
+    {"float64", "DoubleStorage", CDP_DTYPE_F64},
+    {"float16", "HalfStorage", CDP_DTYPE_F16},
+    {"bfloat16", "BFloat16Storage", CDP_DTYPE_BF16},
+    {"int64", "LongStorage", CDP_DTYPE_I64},
+    {"int32", "IntStorage", CDP_DTYPE_I32},
+    {"int16", "ShortStorage", CDP_DTYPE_I16},
+    {"int8", "CharStorage", CDP_DTYPE_I8},
+    {"uint8", "ByteStorage", CDP_DTYPE_U8},
+    {"bool", "BoolStorage", CDP_DTYPE_BOOL},
+    {"uint16", "", CDP_DTYPE_U16},
+    {"uint32", "", CDP_DTYPE_U32},
+    {"uint64", "", CDP_DTYPE_U64},
+    {"float8_e4m3fn", "", CDP_DTYPE_F8E4M3},
+    {"float8_e5m2", "", CDP_DTYPE_F8E5M2},
+    {"complex64", "ComplexFloatStorage", CDP_DTYPE_CF32},
+    {"complex128", "ComplexDoubleStorage", CDP_DTYPE_CF64},
+};
+
+/* The dtype that a global says; CDP_DTYPE_COUNT: none that is known here. */
+CDP__PRIVATE cdp_dtype cdp__ck_torch_dtype(const cdp__tree *v) {
+    uint32_t i;
+    for (i = 0; i < sizeof cdp__ck_torch_dtypes / sizeof *cdp__ck_torch_dtypes; ++i)
+        if (cdp__pk_is(v, "torch", cdp__ck_torch_dtypes[i].name)
+            || (*cdp__ck_torch_dtypes[i].storage
+                && cdp__pk_is(v, "torch", cdp__ck_torch_dtypes[i].storage)))
+            return cdp__ck_torch_dtypes[i].dtype;
+    return CDP_DTYPE_COUNT;
+}
+
+CDP__PRIVATE bool cdp__ck_unknown(cdp__ck_table *t, const char *why) {
+    if (!t->why) {
+        t->why = why;
+        t->status = CDP_ERR_UNSUPPORTED;
+    }
+    return false;
+}
+
+/* Whether a value is a record of a class of this name, which only PyTorch has. */
+CDP__PRIVATE bool cdp__ck_torch_is(const cdp__tree *v, const char *name) {
+    return v && v->kind == CDP__TREE_RECORD
+        && cdp__tree_is(&v->as.box->items[0].as.box->items[1], name);
+}
+
+/* The state of a record; NULL: it has none. */
+CDP__PRIVATE const cdp__tree *cdp__ck_torch_state(const cdp__tree *v, const char *name) {
+    return cdp__ck_torch_is(v, name) && v->as.box->count > 2 ? &v->as.box->items[2] : NULL;
+}
+
+/* Takes a torch.Size, or a tuple, of at most CDP_TENSOR_DIMS numbers. */
+CDP__PRIVATE bool cdp__ck_torch_numbers(
+    cdp__ck_table *t, const cdp__tree *v, uint64_t *out, uint32_t *count) {
+    const cdp__tree_box *list;
+    uint64_t i;
+    if (cdp__ck_torch_is(v, "Size")) {
+        list = cdp__tree_list(&v->as.box->items[1]);
+        v = list && list->count ? &list->items[0] : NULL;
+    }
+    list = cdp__tree_list(v);
+    if (!list) return cdp__ck_bad(t, "a size is no tuple");
+    if (list->count > CDP_TENSOR_DIMS)
+        return cdp__ck_unknown(t, "a tensor has too many dimensions");
+    for (i = 0; i < list->count; ++i) {
+        if (list->items[i].kind != CDP__TREE_INT || list->items[i].as.whole < 0)
+            return cdp__ck_bad(t, "a size is no number");
+        out[i] = (uint64_t)list->items[i].as.whole;
+    }
+    *count = (uint32_t)list->count;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__ck_torch_number(cdp__ck_table *t, const cdp__tree *v, uint64_t *out) {
+    if (!v || v->kind != CDP__TREE_INT || v->as.whole < 0)
+        return cdp__ck_bad(t, "a number is missing");
+    *out = (uint64_t)v->as.whole;
+    return true;
+}
+
+/* A text, stored; UINT64_MAX: it is none that can be a name, or out of memory. */
+CDP__PRIVATE uint64_t cdp__ck_torch_text(cdp__ck_table *t, const cdp__tree *v) {
+    uint64_t at;
+    if (!v || v->kind != CDP__TREE_TEXT || v->length > CDP__CK_NAME
+        || (v->length && memchr(v->as.text, 0, v->length))) {
+        (void)cdp__ck_bad(t, "a name is no text, or too long");
+        return UINT64_MAX;
+    }
+    at = cdp__ck_text(t, v->as.text, v->length);
+    if (at != UINT64_MAX && cdp__ck_name_fits(t->text + at)) return at;
+    (void)cdp__ck_bad(t, "a name is empty, or not UTF-8");
+    return UINT64_MAX;
+}
+
+/* ---- .metadata */
+
+/* Adds a block, of which it is not known yet where it is. */
+CDP__PRIVATE bool cdp__ck_torch_block(
+    cdp__ck_table *t, const cdp__tree *v, const cdp__ck_entry *e, uint64_t *left) {
+    const cdp__tree *const state = cdp__ck_torch_state(v, "ChunkStorageMetadata");
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    uint32_t starts, sizes, d;
+    cdp__ck_block b;
+    memset(&b, 0, sizeof b);
+    b.file = UINT32_MAX;
+    if (!cdp__ck_torch_numbers(t, cdp__tree_get(state, "offsets"), b.box.start, &starts)
+        || !cdp__ck_torch_numbers(t, cdp__tree_get(state, "sizes"), b.box.size, &sizes))
+        return false;
+    if (starts != e->ndim || sizes != e->ndim)
+        return cdp__ck_bad(t, "a block has other dimensions than its tensor");
+    for (d = 0; d < e->ndim; ++d)
+        if (b.box.start[d] > e->shape[d] || b.box.size[d] > e->shape[d] - b.box.start[d])
+            return cdp__ck_bad(t, "a block leaves its tensor");
+    (void)cdp__ck_entry_bytes(e->dtype, e->ndim, b.box.size, &b.bytes); /* at most the tensor's */
+    if (b.bytes / elem > *left) return cdp__ck_bad(t, "blocks of a tensor overlap");
+    *left -= b.bytes / elem;
+    return cdp__ck_add_block(t, &b);
+}
+
+/* Takes what there is of a tensor. */
+CDP__PRIVATE bool cdp__ck_torch_tensor(cdp__ck_table *t, const cdp__tree *state, cdp__ck_entry *e) {
+    const cdp__tree *const properties =
+        cdp__ck_torch_state(cdp__tree_get(state, "properties"), "TensorProperties");
+    const cdp__tree_box *const members = cdp__tree_list(properties);
+    const cdp__tree_box *const blocks = cdp__tree_list(cdp__tree_get(state, "chunks"));
+    uint64_t left, i;
+    if (!members || !members->count || !blocks)
+        return cdp__ck_bad(t, "a tensor has no properties, or no chunks");
+    e->dtype = cdp__ck_torch_dtype(&members->items[0]);
+    if (e->dtype == CDP_DTYPE_COUNT)
+        return cdp__ck_unknown(t, "a tensor has a dtype that is not known here");
+    if (!cdp__ck_torch_numbers(t, cdp__tree_get(state, "size"), e->shape, &e->ndim)) return false;
+    if (!cdp__ck_entry_bytes(e->dtype, e->ndim, e->shape, &e->bytes))
+        return cdp__ck_bad(t, "a tensor is too large");
+    left = e->bytes / cdp__dtype_row_of(e->dtype)->bytes;
+    e->first_block = t->block_count;
+    e->blocks = blocks->count;
+    for (i = 0; i < blocks->count; ++i)
+        if (!cdp__ck_torch_block(t, &blocks->items[i], e, &left)) return false;
+    return !left || cdp__ck_bad(t, "the blocks of a tensor are not all of it");
+}
+
+/* Adds an entry: a tensor, or bytes, whose length is not known yet. */
+CDP__PRIVATE bool cdp__ck_torch_entry(
+    cdp__ck_table *t, const cdp__tree *name, const cdp__tree *what) {
+    const cdp__tree *const tensor = cdp__ck_torch_state(what, "TensorStorageMetadata");
+    cdp__ck_entry e;
+    memset(&e, 0, sizeof e);
+    e.blob = cdp__ck_torch_is(what, "BytesStorageMetadata");
+    if (!tensor && !e.blob) return cdp__ck_unknown(t, "an entry is neither a tensor nor bytes");
+    e.name = cdp__ck_torch_text(t, name);
+    if (e.name == UINT64_MAX) return false;
+    e.file = UINT32_MAX;
+    if (e.blob) {
+        e.dtype = CDP_DTYPE_U8;
+        e.ndim = 1;
+    }
+    return (e.blob || cdp__ck_torch_tensor(t, tensor, &e)) && cdp__ck_add_entry(t, &e);
+}
+
+/* The number of a file; UINT32_MAX: a mistake. Neighbours mostly are in the same file. */
+CDP__PRIVATE uint32_t cdp__ck_torch_file(cdp__ck_table *t, const cdp__tree *v) {
+    const uint64_t name = cdp__ck_torch_text(t, v);
+    cdp__ck_file *f;
+    uint64_t i;
+    if (name == UINT64_MAX) return UINT32_MAX;
+    if (strpbrk(t->text + name, "/\\:")) {
+        (void)cdp__ck_bad(t, "a file has a name with a path");
+        return UINT32_MAX;
+    }
+    for (i = t->file_count; i-- > 0;)
+        if (strcmp(t->text + t->files[i].name, t->text + name) == 0) {
+            t->text_used = name; /* it is there already */
+            return (uint32_t)i;
+        }
+    f = cdp__ck_file_new(t);
+    if (!f) {
+        (void)cdp__ck_none(t);
+        return UINT32_MAX;
+    }
+    f->name = name;
+    return (uint32_t)t->file_count - 1;
+}
+
+/* The block of an entry that begins at these places; `hint`: probably this one. */
+CDP__PRIVATE cdp__ck_block *cdp__ck_torch_find(
+    const cdp__ck_table *t, const cdp__ck_entry *e, const uint64_t *start, uint64_t hint) {
+    cdp__ck_block *const all = t->blocks + e->first_block;
+    uint64_t i;
+    if (hint < e->blocks && memcmp(all[hint].box.start, start, e->ndim * sizeof *start) == 0
+        && all[hint].file == UINT32_MAX)
+        return &all[hint];
+    for (i = 0; i < e->blocks; ++i)
+        if (memcmp(all[i].box.start, start, e->ndim * sizeof *start) == 0
+            && all[i].file == UINT32_MAX)
+            return &all[i];
+    return NULL;
+}
+
+/* Notes where something is: `key` says what, `value` where. */
+CDP__PRIVATE bool cdp__ck_torch_place(
+    cdp__ck_table *t, const cdp__tree *key, const cdp__tree *value) {
+    const cdp__tree *const what = cdp__ck_torch_state(key, "MetadataIndex");
+    const cdp__tree *const where = cdp__ck_torch_state(value, "_StorageInfo");
+    const cdp__tree *const name = cdp__tree_get(what, "fqn"),
+                           *const hint = cdp__tree_get(what, "index"),
+                           *const changed = cdp__tree_get(where, "transform_descriptors");
+    uint64_t start[CDP_TENSOR_DIMS] = {0}, at, bytes, text, likely;
+    uint32_t dims = 0, file;
+    cdp__ck_entry *e;
+    cdp__ck_block *b;
+    if (changed && changed->kind != CDP__TREE_NONE)
+        return cdp__ck_unknown(t, "a tensor was transformed (transform_descriptors)");
+    if (!cdp__ck_torch_number(t, cdp__tree_get(where, "offset"), &at)
+        || !cdp__ck_torch_number(t, cdp__tree_get(where, "length"), &bytes))
+        return false;
+    if (bytes > INT64_MAX - at) return cdp__ck_bad(t, "a place in a file has more than 63 bits");
+    text = cdp__ck_torch_text(t, name);
+    e = text == UINT64_MAX ? NULL : cdp__ck_look(t, t->text + text);
+    if (text != UINT64_MAX) t->text_used = text;
+    if (!e) return cdp__ck_bad(t, "what is in a file has no entry");
+    file = cdp__ck_torch_file(t, cdp__tree_get(where, "relative_path"));
+    if (file == UINT32_MAX) return false;
+    if (e->blob) {
+        e->file = file;
+        e->at = at;
+        e->bytes = e->shape[0] = bytes;
+        return true;
+    }
+    if (!cdp__ck_torch_numbers(t, cdp__tree_get(what, "offset"), start, &dims)) return false;
+    likely = hint && hint->kind == CDP__TREE_INT ? (uint64_t)hint->as.whole : 0;
+    b = dims == e->ndim ? cdp__ck_torch_find(t, e, start, likely) : NULL;
+    if (!b) return cdp__ck_bad(t, "a block in a file is no block of its tensor");
+    b->file = e->file = file;
+    b->at = at;
+    b->archive = bytes;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__ck_torch_places(cdp__ck_table *t, const cdp__tree *places) {
+    uint64_t i, k;
+    if (!places || places->kind != CDP__TREE_DICT)
+        return cdp__ck_unknown(t, ".metadata has no dict storage_data");
+    for (i = 0; i + 1 < places->as.box->count; i += 2)
+        if (!cdp__ck_torch_place(t, &places->as.box->items[i], &places->as.box->items[i + 1]))
+            return false;
+    for (i = 0; i < t->count; ++i) {
+        cdp__ck_entry *const e = &t->entries[i];
+        for (k = 0; k < e->blocks; ++k)
+            if (t->blocks[e->first_block + k].file == UINT32_MAX
+                && t->blocks[e->first_block + k].bytes)
+                return cdp__ck_bad(t, "a block of a tensor is in no file");
+        if (e->file == UINT32_MAX && e->blob) return cdp__ck_bad(t, "bytes are in no file");
+        if (e->file == UINT32_MAX) e->file = 0; /* it is empty */
+    }
+    return t->file_count || !t->count || cdp__ck_file_new(t) || cdp__ck_none(t);
+}
+
+/* Reads a whole `.metadata` into an empty table. */
+CDP__PRIVATE bool cdp__ck_read_metadata(cdp__ck_table *t, const void *data, uint64_t bytes) {
+    cdp__tree_reader r;
+    cdp__tree v;
+    const cdp__tree *state, *entries;
+    uint64_t i, twice;
+    bool ok;
+    memset(&r, 0, sizeof r);
+    r.data = (const uint8_t *)data;
+    r.bytes = bytes;
+    r.memory.os = t->os;
+    r.records = true;
+    ok = cdp__unpickle(&r, &v);
+    if (!ok) ok = r.no_memory ? cdp__ck_none(t) : cdp__ck_bad(t, r.why);
+    state = ok ? cdp__ck_torch_state(&v, "Metadata") : NULL;
+    entries = cdp__tree_get(state, "state_dict_metadata");
+    if (ok && (!entries || entries->kind != CDP__TREE_DICT))
+        ok = cdp__ck_unknown(t, "it is not the Metadata of torch.distributed.checkpoint");
+    for (i = 0; ok && i + 1 < entries->as.box->count; i += 2)
+        ok = cdp__ck_torch_entry(t, &entries->as.box->items[i], &entries->as.box->items[i + 1]);
+    ok = ok && cdp__ck_index(t, &twice)
+        && cdp__ck_torch_places(t, cdp__tree_get(state, "storage_data"));
+    cdp__tree_close(&r);
+    return ok;
+}
+
+/* ---- a tensor in an archive */
+
+/* Takes the record of a tensor: the name of the member that has its elements, and its place there
+   in elements. False: it is not that of this block. */
+CDP__PRIVATE bool cdp__ck_torch_elements(cdp__ck_table *t, const cdp__tree *v, cdp_dtype dtype,
+    const cdp__ck_block *b, uint32_t ndim, const cdp__tree **member, uint64_t *first) {
+    const cdp__tree_box *args, *outside;
+    uint64_t sizes[CDP_TENSOR_DIMS] = {0}, strides[CDP_TENSOR_DIMS] = {0}, step = 1;
+    uint32_t n, m, d;
+    const bool third = cdp__ck_torch_is(v, "_rebuild_tensor_v3");
+    if (!third && !cdp__ck_torch_is(v, "_rebuild_tensor_v2"))
+        return cdp__ck_unknown(t, "an archive has something else than a tensor");
+    args = v->as.box->items[1].as.box;
+    if (args->count < (third ? 7 : 4) || args->items[0].kind != CDP__TREE_OUTSIDE)
+        return cdp__ck_bad(t, "a tensor in an archive has too few arguments");
+    outside = cdp__tree_list(&args->items[0].as.box->items[0]);
+    if (!outside || outside->count < 5 || outside->items[2].kind != CDP__TREE_TEXT)
+        return cdp__ck_bad(t, "a tensor in an archive has no storage");
+    if (cdp__ck_torch_dtype(third ? &args->items[6] : &outside->items[1]) != dtype)
+        return cdp__ck_bad(t, "a tensor in an archive has another dtype");
+    if (!cdp__ck_torch_number(t, &args->items[1], first)
+        || !cdp__ck_torch_numbers(t, &args->items[2], sizes, &n)
+        || !cdp__ck_torch_numbers(t, &args->items[3], strides, &m))
+        return false;
+    if (n != ndim || m != n || memcmp(sizes, b->box.size, sizeof sizes) != 0)
+        return cdp__ck_bad(t, "a tensor in an archive has another shape");
+    for (d = n; d-- > 0; step *= sizes[d])
+        if (sizes[d] > 1 && strides[d] != step)
+            return cdp__ck_unknown(t, "a tensor in an archive is not contiguous");
+    *member = &outside->items[2];
+    return true;
+}
+
+/* The pickle of an archive says where the block is. */
+CDP__PRIVATE int32_t cdp__ck_torch_look(
+    cdp__ck_zip *z, cdp_dtype dtype, uint32_t ndim, cdp__ck_block *b) {
+    const uint64_t elem = cdp__dtype_row_of(dtype)->bytes;
+    cdp__tree_reader r;
+    cdp__tree v;
+    const cdp__tree *member = NULL;
+    char name[CDP__CK_NAME + 8];
+    uint8_t *data = NULL, order[3] = {'l', 'i', 't'};
+    uint64_t at = 0, bytes = 0, first = 0;
+    int32_t err = cdp__ck_zip_find(z, "byteorder", 9, &at, &bytes);
+    if (!err && bytes > 2) err = cdp__ck_read(z->disk, z->fd, at, order, 3);
+    if (err == ENOENT) err = 0; /* older ones have none */
+    if (!err && memcmp(order, "lit", 3) != 0) err = cdp__ck_zip_bad(z, "it is big-endian");
+    if (!err) err = cdp__ck_zip_find(z, "data.pkl", 8, &at, &bytes);
+    if (!err && bytes > CDP__CK_PICKLE_MAX) err = EBADMSG;
+    if (!err && !(data = (uint8_t *)cdp__alloc(z->t->os, bytes))) err = ENOMEM;
+    if (!err) err = cdp__ck_read(z->disk, z->fd, at, data, bytes);
+    memset(&r, 0, sizeof r);
+    r.data = data;
+    r.bytes = bytes;
+    r.memory.os = z->t->os;
+    r.records = true;
+    if (!err && !cdp__unpickle(&r, &v)) err = r.no_memory ? ENOMEM : cdp__ck_zip_bad(z, r.why);
+    if (!err && !cdp__ck_torch_elements(z->t, &v, dtype, b, ndim, &member, &first)) err = EBADMSG;
+    if (!err && (!member->length || member->length > CDP__CK_NAME)) err = EBADMSG;
+    if (!err) {
+        memcpy(name, "data/", 5);
+        memcpy(name + 5, member->as.text, member->length);
+        err = cdp__ck_zip_find(z, name, 5 + member->length, &at, &bytes);
+    }
+    if (!err && (first > bytes / elem || b->bytes > bytes - first * elem))
+        err = cdp__ck_zip_bad(z, "a tensor is not in its storage");
+    if (!err) b->at = at + first * elem;
+    cdp__tree_close(&r);
+    cdp__free(z->t->os, data);
+    return err == ENOENT ? cdp__ck_zip_bad(z, "an archive lacks a member") : err;
+}
+
+/* Finds out where the elements of a block are. */
+CDP__PRIVATE int32_t cdp__ck_torch_open(
+    cdp__ck_disk *disk, cdp__ck_table *t, const cdp__ck_entry *e, cdp__ck_block *b, int32_t fd) {
+    cdp__ck_zip z;
+    int32_t err;
+    memset(&z, 0, sizeof z);
+    z.disk = disk;
+    z.t = t;
+    z.at = b->at;
+    z.bytes = b->archive;
+    z.fd = fd;
+    err = cdp__ck_zip_open(&z);
+    if (!err) err = cdp__ck_torch_look(&z, e->dtype, e->ndim, b);
+    cdp__ck_zip_close(&z);
+    if (!err) b->archive = 0;
+    return err;
+}
+
 /* ---- >>checkpoint/reader: a checkpoint as one process reads it ------------------------------- */
 
 /* Knows: a folder and the table of what its files hold. Promises: reads nothing outside the files
@@ -3535,10 +4718,12 @@ struct cdp_ckpt_reader {
     cdp__ck_disk disk;
     cdp__ck_table t;
     char folder[CDP__CK_PATH];
-    bool step;       /* it has a checkpoint.json */
-    int32_t fd;      /* of the file that was read last, or -1 */
-    uint32_t file;   /* which one that is */
-    uint8_t *window; /* CDP__CK_WINDOW bytes, from the first short run on */
+    bool step;                        /* it has a checkpoint.json */
+    int32_t fd;                       /* of the file that was read last, or -1 */
+    uint32_t file;                    /* which one that is */
+    uint8_t *window;                  /* CDP__CK_WINDOW bytes, from the first short run on */
+    uint64_t window_at, window_bytes; /* of file `window_file`, that the window has; or 0 */
+    uint32_t window_file;
     cdp__ck_weights weights;
 };
 
@@ -3640,6 +4825,22 @@ CDP__PRIVATE cdp_status cdp__ck_reader_files(cdp_ckpt_reader *r, bool *none) {
     return st;
 }
 
+/* Reads what PyTorch has written into a folder; *none: nothing. */
+CDP__PRIVATE cdp_status cdp__ck_reader_torch(cdp_ckpt_reader *r, bool *none) {
+    char path[CDP__CK_PATH], *data;
+    uint64_t bytes = 0;
+    int32_t err;
+    bool ok;
+    cdp__ck_path(path, r->folder, CDP__CK_METADATA);
+    err = cdp__ck_read_whole(&r->disk, path, CDP__CK_METADATA_MAX, &data, &bytes);
+    *none = err == ENOENT || err == ENOTDIR;
+    if (*none) return CDP_OK;
+    if (err) return cdp__ck_io(err, "cannot read", path);
+    ok = cdp__ck_read_metadata(&r->t, data, bytes);
+    cdp__free(r->disk.os, data);
+    return ok ? CDP_OK : cdp__ck_reader_bad(r, CDP__CK_METADATA);
+}
+
 /* Reads a folder that is one step. ENOENT in *err: it is none. */
 CDP__PRIVATE cdp_status cdp__ck_reader_step(cdp_ckpt_reader *r, int32_t *err) {
     r->step = cdp__ck_describe(&r->disk, r->folder, &r->t, err);
@@ -3651,7 +4852,9 @@ CDP__PRIVATE cdp_status cdp__ck_reader_step(cdp_ckpt_reader *r, int32_t *err) {
 CDP__PRIVATE cdp_status cdp__ck_reader_none(const char *path, uint64_t step) {
     if (step == CDP_CKPT_LATEST)
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
-            "cdp_ckpt: %s has neither a complete step nor files of safetensors", path);
+            "cdp_ckpt: %s has neither a complete step nor files of safetensors or of "
+            "torch.distributed.checkpoint",
+            path);
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_ckpt: there is no step %llu in %s",
         (unsigned long long)step, path);
 }
@@ -3675,7 +4878,8 @@ CDP__PRIVATE cdp_status cdp__ck_reader_fill(cdp_ckpt_reader *r, const char *path
         err = cdp__ck_newest(&r->disk, path, UINT64_MAX, &step);
         if (err && err != ENOENT) return cdp__ck_io(err, "cannot list", path);
         if (err) {
-            st = cdp__ck_reader_files(r, &none);
+            st = cdp__ck_reader_torch(r, &none);
+            if (st == CDP_OK && none) st = cdp__ck_reader_files(r, &none);
             return st == CDP_OK && none ? cdp__ck_reader_none(path, step) : st;
         }
     }
@@ -3742,6 +4946,15 @@ CDP_API void cdp_ckpt_close(cdp_ckpt_reader *r) {
 
 /* ---- reading ---- */
 
+CDP__PRIVATE cdp_status cdp__ck_read_failed(
+    const cdp_ckpt_reader *r, const cdp__ck_entry *e, int32_t err) {
+    if (!r->t.why || err != EBADMSG)
+        return cdp__ck_io(err, "cannot read", cdp__ck_file_name(&r->t, e));
+    return cdp_error_set(r->t.status, -1, r->t.status == CDP_ERR_IO ? err : 0,
+        "cdp_ckpt: cannot read '%s' from %s/%s: %s", cdp__ck_name(&r->t, e), r->folder,
+        cdp__ck_file_name(&r->t, e), r->t.why);
+}
+
 CDP__PRIVATE int32_t cdp__ck_reader_fd(cdp_ckpt_reader *r, uint32_t file) {
     char path[CDP__CK_PATH];
     int32_t err = 0;
@@ -3754,17 +4967,18 @@ CDP__PRIVATE int32_t cdp__ck_reader_fd(cdp_ckpt_reader *r, uint32_t file) {
 }
 
 /* Reads runs from element `place` on, as many as fit into the window with the gaps between them.
-   Returns 0 or an errno; *next: the element behind them. */
+   Returns 0 or an errno; *next: the element behind them. `to`: of element `place`. */
 CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_piece *p, uint64_t place, uint64_t *next, uint8_t *to) {
-    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
-    const cdp__ck_run first = cdp__ck_run_at(p, place, p->count);
+    const cdp__ck_piece *p, uint64_t place, uint64_t last, uint64_t *next, uint8_t *to) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, begin = place;
+    const cdp__ck_run first = cdp__ck_run_at(p, place, last);
     uint64_t end = (first.at + first.count) * elem, at;
     int32_t err;
     if (!r->window) r->window = (uint8_t *)cdp__alloc(r->t.os, CDP__CK_WINDOW);
     if (!r->window) return ENOMEM;
-    for (at = place + first.count; at < p->count;) {
-        const cdp__ck_run run = cdp__ck_run_at(p, at, p->count);
+    r->window_bytes = 0;
+    for (at = place + first.count; at < last;) {
+        const cdp__ck_run run = cdp__ck_run_at(p, at, last);
         const uint64_t stop = (run.at + run.count) * elem;
         if (run.at * elem - end > CDP__CK_GAP || stop - first.at * elem > CDP__CK_WINDOW) break;
         end = stop;
@@ -3774,7 +4988,7 @@ CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry
     err = cdp__ck_read(&r->disk, r->fd, e->at + first.at * elem, r->window, end - first.at * elem);
     while (!err && place < *next) {
         const cdp__ck_run run = cdp__ck_run_at(p, place, *next);
-        memcpy(to + run.place * elem, r->window + (run.at - first.at) * elem,
+        memcpy(to + (place - begin) * elem, r->window + (run.at - first.at) * elem,
             (size_t)(run.count * elem));
         place += run.count;
     }
@@ -3785,27 +4999,6 @@ CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry
 typedef void cdp__ck_got(
     void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t place, uint64_t last);
 
-/* Reads all elements of a piece to `to`, and calls got() for each stretch of memory. */
-CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
-    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_CALL / elem;
-    uint8_t *const data = (uint8_t *)to;
-    uint64_t place = 0, next = 0;
-    int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;
-    while (!err && place < p->count) {
-        const cdp__ck_run run = cdp__ck_run_at(p, place, cdp__min(p->count, place + most));
-        if (p->run * elem >= CDP__CK_GAP || run.count == p->count) {
-            next = place + run.count;
-            err = cdp__ck_read(
-                &r->disk, r->fd, e->at + run.at * elem, data + run.place * elem, run.count * elem);
-        } else
-            err = cdp__ck_read_window(r, e, p, place, &next, data);
-        if (!err && got) got(user, e, p, place, next);
-        place = next;
-    }
-    return err;
-}
-
 /* A box of an entry, as a piece. */
 CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_box *box) {
     cdp__ck_piece p;
@@ -3815,6 +5008,107 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_bo
     memcpy(p.box.size, box ? box->size : e->shape, e->ndim * sizeof *p.box.size);
     cdp__ck_piece_runs(&p, e->ndim);
     return p;
+}
+
+/* Copies bytes of a file, short ones by way of the window; none are read behind `end`. */
+CDP__PRIVATE int32_t cdp__ck_read_bytes(
+    cdp_ckpt_reader *r, uint32_t file, uint64_t at, uint64_t bytes, uint64_t end, void *to) {
+    int32_t err = cdp__ck_reader_fd(r, file);
+    if (err || bytes >= CDP__CK_GAP)
+        return err ? err : cdp__ck_read(&r->disk, r->fd, at, to, bytes);
+    if (!r->window) r->window = (uint8_t *)cdp__alloc(r->t.os, CDP__CK_WINDOW);
+    if (!r->window) return ENOMEM;
+    if (r->window_file != file || at < r->window_at
+        || at + bytes > r->window_at + r->window_bytes) {
+        const uint64_t n = cdp__min(end - at, CDP__CK_WINDOW);
+        r->window_bytes = 0;
+        err = cdp__ck_read(&r->disk, r->fd, at, r->window, n);
+        if (err) return err;
+        r->window_file = file;
+        r->window_at = at;
+        r->window_bytes = n;
+    }
+    memcpy(to, r->window + (at - r->window_at), (size_t)bytes);
+    return 0;
+}
+
+/* Where a stretch of a tensor begins and ends. */
+CDP__PRIVATE void cdp__ck_span(const cdp__ck_piece *p, uint64_t *begin, uint64_t *end) {
+    const cdp__ck_run last = cdp__ck_run_at(p, p->count - 1, p->count);
+    *begin = cdp__ck_run_at(p, 0, p->count).at;
+    *end = last.at + last.count;
+}
+
+/* Reads what a block has of elements `first` to `last` of a piece: both have runs in the order of
+   the tensor. Adds to *have how many these were. */
+CDP__PRIVATE int32_t cdp__ck_read_block(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_block *b, const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to,
+    cdp__ck_got *got, void *user, uint64_t *have) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
+    const cdp__ck_piece q = cdp__ck_piece_in(e, &b->box);
+    uint64_t mine = first, theirs = 0, span[4];
+    int32_t err = 0;
+    if (!q.count) return 0;
+    cdp__ck_span(p, &span[0], &span[1]);
+    cdp__ck_span(&q, &span[2], &span[3]);
+    if (span[0] >= span[3] || span[2] >= span[1]) return 0;
+    while (!err && mine < last && theirs < q.count) {
+        const cdp__ck_run x = cdp__ck_run_at(p, mine, last);
+        const cdp__ck_run y = cdp__ck_run_at(&q, theirs, q.count);
+        const uint64_t at = cdp__max(x.at, y.at);
+        uint64_t stop = cdp__min(x.at + x.count, y.at + y.count);
+        if (at < stop) {
+            const uint64_t place = x.place + (at - x.at), n = cdp__min(stop - at, most);
+            stop = at + n;
+            err = cdp__ck_read_bytes(r, b->file, b->at + (y.place + (at - y.at)) * elem, n * elem,
+                b->at + b->bytes, to + (place - first) * elem);
+            if (!err && got) got(user, e, p, place, place + n);
+            *have += n;
+        }
+        if (stop > x.at) mine += stop - x.at;
+        if (stop > y.at) theirs += stop - y.at;
+    }
+    return err;
+}
+
+/* The same of all blocks of an entry. */
+CDP__PRIVATE int32_t cdp__ck_read_blocks(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to, cdp__ck_got *got,
+    void *user) {
+    uint64_t have = 0, i;
+    int32_t err = 0;
+    for (i = 0; !err && i < e->blocks; ++i) {
+        cdp__ck_block *const b = &r->t.blocks[e->first_block + i];
+        if (!b->bytes) continue;
+        if (b->archive) err = cdp__ck_reader_fd(r, b->file);
+        if (!err && b->archive) err = cdp__ck_torch_open(&r->disk, &r->t, e, b, r->fd);
+        if (!err) err = cdp__ck_read_block(r, e, b, p, first, last, to, got, user, &have);
+    }
+    return err || have == last - first ? err : EBADMSG;
+}
+
+/* Reads elements `first` to `last` of a piece to `to`, and calls got() for each stretch. */
+CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_piece *p, uint64_t first, uint64_t last, void *to, cdp__ck_got *got, void *user) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_CALL / elem;
+    uint8_t *const data = (uint8_t *)to;
+    uint64_t place = first, next = 0;
+    int32_t err;
+    if (first >= last) return 0;
+    if (e->blocks) return cdp__ck_read_blocks(r, e, p, first, last, data, got, user);
+    err = cdp__ck_reader_fd(r, e->file);
+    while (!err && place < last) {
+        const cdp__ck_run run = cdp__ck_run_at(p, place, cdp__min(last, place + most));
+        if (p->run * elem >= CDP__CK_GAP || run.count == p->count) {
+            next = place + run.count;
+            err = cdp__ck_read(&r->disk, r->fd, e->at + run.at * elem,
+                data + (place - first) * elem, run.count * elem);
+        } else
+            err = cdp__ck_read_window(r, e, p, place, last, &next, data + (place - first) * elem);
+        if (!err && got) got(user, e, p, place, next);
+        place = next;
+    }
+    return err;
 }
 
 CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *r) {
@@ -3862,8 +5156,8 @@ CDP_API cdp_status cdp_ckpt_read(
     p = cdp__ck_piece_in(e, box);
     if (p.count && !out)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_read", "out");
-    err = cdp__ck_read_piece(r, e, &p, out, NULL, NULL);
-    return err ? cdp__ck_io(err, "cannot read", cdp__ck_file_name(&r->t, e)) : CDP_OK;
+    err = cdp__ck_read_piece(r, e, &p, 0, p.count, out, NULL, NULL);
+    return err ? cdp__ck_read_failed(r, e, err) : CDP_OK;
 }
 
 /* The error of a slab whose sum is wrong. */
@@ -3917,9 +5211,11 @@ typedef struct cdp__ck_load {
     cdp_ckpt *c;
     cdp_ckpt_reader *r;
     uint64_t *shares,
-        *held;        /* for each slab of the table: sums of the share, of all that is held */
-    uint64_t *counts; /* elements of that */
-    uint8_t *memory;  /* of the item that is read now */
+        *held;             /* for each slab of the table: sums of the share, of all that is held */
+    uint64_t *counts;      /* elements of that */
+    const uint8_t *memory; /* of element `first` of the item that is read now, as in the files */
+    uint64_t first;
+    uint8_t *window; /* CDP__CK_CALL bytes, from the first item on that is converted */
 } cdp__ck_load;
 
 /* ---- before reading ---- */
@@ -3947,9 +5243,15 @@ CDP__PRIVATE void cdp__ck_shape_text(cdp__text *t, uint32_t ndim, const uint64_t
     cdp__text_char(t, ']');
 }
 
-/* Compares an item with what the files have of it. */
+/* Whether elements of one dtype can become those of another. */
+CDP__PRIVATE bool cdp__ck_converts(cdp_dtype from, cdp_dtype to) {
+    return cdp__dtype_row_of(from)->kind != CDP__COMPLEX && !cdp__dtype_left_out(from)
+        && !cdp__dtype_left_out(to);
+}
+
+/* Compares an item with what the files have of it. `cast`: another dtype will be converted. */
 CDP__PRIVATE void cdp__ck_item_fits(
-    const cdp_item *i, const cdp__ck_entry *e, cdp__text *list, uint32_t *count) {
+    const cdp_item *i, const cdp__ck_entry *e, bool cast, cdp__text *list, uint32_t *count) {
     const uint64_t *shape;
     const uint32_t ndim = cdp__ck_item_shape(i, &shape);
     const cdp_dtype dtype = cdp__ck_item_dtype(i);
@@ -3957,7 +5259,7 @@ CDP__PRIVATE void cdp__ck_item_fits(
     cdp__text t = cdp__text_of(what, sizeof what);
     const bool same =
         ndim == e->ndim && memcmp(shape, e->shape, ndim * sizeof *shape) == 0 && !e->blob;
-    if (same && dtype == e->dtype) return;
+    if (same && (dtype == e->dtype || (cast && cdp__ck_converts(e->dtype, dtype)))) return;
     cdp__text_add(&t, "is %s", e->blob ? "a blob, not " : "");
     cdp__text_add(&t, "%s", cdp__dtype_row_of(e->dtype)->name);
     cdp__ck_shape_text(&t, e->ndim, e->shape);
@@ -3985,8 +5287,9 @@ CDP__PRIVATE cdp_status cdp__ck_fits(cdp__ck_load *l) {
                 cdp__ck_mistake(&t, &mistakes, d->items[i].name, "is not in the files");
             continue;
         }
-        cdp__ck_item_fits(&d->items[i], e, &t, &mistakes);
+        cdp__ck_item_fits(&d->items[i], e, d->cast, &t, &mistakes);
         e->item = i;
+        l->c->info.cast += cdp__ck_item_dtype(&d->items[i]) != e->dtype;
     }
     for (k = 0; k < l->r->t.count; ++k)
         l->c->info.surplus += l->r->t.entries[k].item == UINT32_MAX && !l->r->t.entries[k].blob;
@@ -4057,7 +5360,8 @@ CDP__PRIVATE void cdp__ck_load_got(
         const uint64_t within = r.at % slab;
         uint64_t sum;
         r.count = cdp__min(r.count, slab - within);
-        sum = cdp__ck_sum(&l->c->weights, l->memory + place * elem, elem, r.at, r.count);
+        sum =
+            cdp__ck_sum(&l->c->weights, l->memory + (place - l->first) * elem, elem, r.at, r.count);
         l->held[e->first_sum + r.at / slab] += sum;
         l->counts[e->first_sum + r.at / slab] += r.count;
         if (place >= p->first && place < p->last) l->shares[e->first_sum + r.at / slab] += sum;
@@ -4065,14 +5369,37 @@ CDP__PRIVATE void cdp__ck_load_got(
     }
 }
 
+/* Reads a piece whose elements become those of another dtype, a window at a time. */
+CDP__PRIVATE int32_t cdp__ck_load_cast(
+    cdp__ck_load *l, const cdp__ck_entry *e, const cdp__ck_piece *p, cdp_dtype to, uint8_t *data) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const uint64_t size = cdp__dtype_row_of(to)->bytes, most = CDP__CK_CALL / elem;
+    int32_t err = 0;
+    if (!l->window) l->window = (uint8_t *)cdp__alloc(l->r->t.os, CDP__CK_CALL);
+    if (!l->window) return ENOMEM;
+    l->memory = l->window;
+    for (l->first = 0; !err && l->first < p->count; l->first += most) {
+        const uint64_t n = cdp__min(p->count - l->first, most);
+        err =
+            cdp__ck_read_piece(l->r, e, p, l->first, l->first + n, l->window, cdp__ck_load_got, l);
+        if (!err) cdp__convert(e->dtype, l->window, to, data + l->first * size, n);
+    }
+    return err;
+}
+
 CDP__PRIVATE cdp_status cdp__ck_load_item(cdp__ck_load *l, const cdp__ck_entry *e) {
     const cdp_ckpt_desc *const d = &l->c->desc;
     const cdp_item *const item = &d->items[e->item];
     const cdp__ck_piece p = cdp__ck_item_piece(item, cdp_rank(d->group), cdp_size(d->group));
+    uint8_t *const data = (uint8_t *)item->tensor.data;
     int32_t err;
-    l->memory = (uint8_t *)item->tensor.data;
-    err = cdp__ck_read_piece(l->r, e, &p, l->memory, cdp__ck_load_got, l);
-    return err ? cdp__ck_io(err, "cannot read", cdp__ck_file_name(&l->r->t, e)) : CDP_OK;
+    l->memory = data;
+    l->first = 0;
+    if (e->dtype != cdp__ck_item_dtype(item))
+        err = cdp__ck_load_cast(l, e, &p, cdp__ck_item_dtype(item), data);
+    else
+        err = cdp__ck_read_piece(l->r, e, &p, 0, p.count, data, cdp__ck_load_got, l);
+    return err ? cdp__ck_read_failed(l->r, e, err) : CDP_OK;
 }
 
 /* Every rank reads blobs, and compares their sums, alone. */
@@ -4227,6 +5554,7 @@ CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, u
     if (st == CDP_OK) st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
     why = *cdp_last_error();
     cdp__free(cdp_group_desc_of(c->desc.group)->os, l.shares);
+    cdp__free(cdp_group_desc_of(c->desc.group)->os, l.window);
     cdp_ckpt_close(l.r);
     if (st != CDP_OK) *cdp__error_slot() = why;
     return st;

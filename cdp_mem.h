@@ -2964,28 +2964,56 @@ CDP__PRIVATE cdp_status cdp__mem_oom_report(
     return cdp__mem_oom_error(m, a, &f);
 }
 
-/* ---- >>mem/texts: strings of a shot, each once ----------------------------------------------- */
+/* ---- >>text/tree: the content of a file, as a tree ------------------------------------------- */
 
-/* Knows: strings, numbered from 0 on. Promises: equal strings have one address, which never
-   changes. */
+/* Knows: numbers, texts, lists and dicts of a file. Texts point into the file itself. Promises:
+   memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
+   the file. */
+#ifndef CDP_SRC_TEXT_TREE_H
+#define CDP_SRC_TEXT_TREE_H
 
-#define CDP__MEM_CHUNK 16384u
+/* ---- memory */
 
-typedef struct cdp__mem_chunk {
-    struct cdp__mem_chunk *next;
+#define CDP__CHUNK 16384u
+
+typedef struct cdp__chunk {
+    struct cdp__chunk *next;
     uint64_t room, used;
-} cdp__mem_chunk;
+} cdp__chunk;
 
-typedef struct cdp__mem_texts {
+typedef struct cdp__chunks {
     const cdp_os *os;
-    cdp__mem_chunk *chunks;
-    const char **slots; /* open addressing */
-    uint64_t mask;
-    uint32_t count;
-} cdp__mem_texts;
+    cdp__chunk *first;
+} cdp__chunks;
+
+/* Allocates `bytes` bytes, aligned to 8, which live as long as the chunks. */
+CDP__PRIVATE void *cdp__chunks_room(cdp__chunks *t, uint64_t bytes) {
+    cdp__chunk *c = t->first;
+    const uint64_t need = (bytes + 7) / 8 * 8;
+    if (!c || c->room - c->used < need) {
+        const uint64_t room = cdp__max(need, CDP__CHUNK);
+        c = (cdp__chunk *)cdp__alloc(t->os, sizeof *c + room);
+        if (!c) return NULL;
+        c->room = room;
+        c->used = 0;
+        c->next = t->first;
+        t->first = c;
+    }
+    c->used += need;
+    return (char *)(c + 1) + c->used - need;
+}
+
+CDP__PRIVATE void cdp__chunks_close(cdp__chunks *t) {
+    cdp__chunk *c, *next;
+    for (c = t->first; c; c = next) {
+        next = c->next;
+        cdp__free(t->os, c);
+    }
+    t->first = NULL;
+}
 
 /* Makes room for `need` items of `each` bytes in `at`, which may move. */
-CDP__PRIVATE bool cdp__mem_room(
+CDP__PRIVATE bool cdp__more_room(
     const cdp_os *os, void **at, uint64_t *room, uint64_t need, uint64_t each) {
     uint64_t more = *room ? *room : 64;
     void *bigger;
@@ -3001,22 +3029,128 @@ CDP__PRIVATE bool cdp__mem_room(
     return true;
 }
 
-/* Allocates `bytes` bytes, aligned to 8, which live as long as the texts. */
-CDP__PRIVATE void *cdp__mem_texts_room(cdp__mem_texts *t, uint64_t bytes) {
-    cdp__mem_chunk *c = t->chunks;
-    const uint64_t need = cdp__mem_up_to(bytes, 8);
-    if (!c || c->room - c->used < need) {
-        const uint64_t room = cdp__max(need, CDP__MEM_CHUNK);
-        c = (cdp__mem_chunk *)cdp__alloc(t->os, sizeof *c + room);
-        if (!c) return NULL;
-        c->room = room;
-        c->used = 0;
-        c->next = t->chunks;
-        t->chunks = c;
-    }
-    c->used += need;
-    return (char *)(c + 1) + c->used - need;
+/* ---- values */
+
+typedef enum cdp__tree_kind {
+    CDP__TREE_NONE,
+    CDP__TREE_BOOL,
+    CDP__TREE_INT,
+    CDP__TREE_REAL,
+    CDP__TREE_TEXT,
+    CDP__TREE_LIST,
+    CDP__TREE_DICT,
+    CDP__TREE_GLOBAL, /* of a pickle: two texts, a module and a name in it */
+    CDP__TREE_RECORD, /* a global, its arguments, and its state, if it has one */
+    CDP__TREE_OUTSIDE /* a value that says what lies elsewhere */
+} cdp__tree_kind;
+
+typedef struct cdp__tree cdp__tree;
+
+typedef struct cdp__tree_box { /* a list, or a dict: key, value, key, value */
+    cdp__tree *items;
+    uint64_t count, room;
+    uint32_t mark; /* of who uses the tree; 0 at first */
+} cdp__tree_box;
+
+struct cdp__tree {
+    cdp__tree_kind kind;
+    uint32_t length; /* of a text */
+    union {
+        int64_t whole;
+        double real;
+        const char *text;
+        cdp__tree_box *box;
+    } as;
+};
+
+#define CDP__TREE_LOOKS 256u /* keys of a dict that are compared */
+
+typedef struct cdp__tree_reader {
+    const uint8_t *data;
+    uint64_t bytes, at;
+    cdp__chunks memory;
+    cdp__tree *stack, *memo;
+    uint64_t *marks;
+    uint64_t depth, stack_room, memo_count, memo_room, mark_count, mark_room;
+    const char *why; /* why the file cannot be read */
+    bool no_memory, unknown;
+    bool records; /* a pickle may have globals, records, and values that say what lies elsewhere */
+} cdp__tree_reader;
+
+CDP__PRIVATE bool cdp__tree_bad(cdp__tree_reader *r, const char *why) {
+    if (!r->why) r->why = why;
+    return false;
 }
+
+CDP__PRIVATE bool cdp__tree_nomem(cdp__tree_reader *r) {
+    r->no_memory = true;
+    return cdp__tree_bad(r, "out of memory");
+}
+
+CDP__PRIVATE cdp__tree_box *cdp__tree_box_new(cdp__tree_reader *r) {
+    cdp__tree_box *const b = (cdp__tree_box *)cdp__chunks_room(&r->memory, sizeof *b);
+    if (b)
+        memset(b, 0, sizeof *b);
+    else
+        cdp__tree_nomem(r);
+    return b;
+}
+
+/* Append `count` values. */
+CDP__PRIVATE bool cdp__tree_box_add(
+    cdp__tree_reader *r, cdp__tree_box *b, const cdp__tree *v, uint64_t count) {
+    if (b->count + count > b->room) {
+        const uint64_t room = cdp__max(b->count + count, b->count * 2);
+        cdp__tree *const more = (cdp__tree *)cdp__chunks_room(&r->memory, room * sizeof *v);
+        if (!more) return cdp__tree_nomem(r);
+        if (b->count) memcpy(more, b->items, (size_t)(b->count * sizeof *v));
+        b->items = more;
+        b->room = room;
+    }
+    if (count) memcpy(b->items + b->count, v, (size_t)(count * sizeof *v));
+    b->count += count;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__tree_is(const cdp__tree *v, const char *text) {
+    return v->kind == CDP__TREE_TEXT && v->length == strlen(text)
+        && memcmp(v->as.text, text, v->length) == 0;
+}
+
+/* The value of a key in a dict; NULL: there is none. */
+CDP__PRIVATE const cdp__tree *cdp__tree_get(const cdp__tree *v, const char *key) {
+    uint64_t i, n;
+    if (!v || v->kind != CDP__TREE_DICT) return NULL;
+    n = cdp__min(v->as.box->count, 2 * CDP__TREE_LOOKS);
+    for (i = 0; i + 1 < n; i += 2)
+        if (cdp__tree_is(&v->as.box->items[i], key)) return &v->as.box->items[i + 1];
+    return NULL;
+}
+
+CDP__PRIVATE const cdp__tree_box *cdp__tree_list(const cdp__tree *v) {
+    return v && v->kind == CDP__TREE_LIST ? v->as.box : NULL;
+}
+
+CDP__PRIVATE void cdp__tree_close(cdp__tree_reader *r) {
+    cdp__free(r->memory.os, r->stack);
+    cdp__free(r->memory.os, r->memo);
+    cdp__free(r->memory.os, r->marks);
+    cdp__chunks_close(&r->memory);
+}
+
+#endif /* CDP_SRC_TEXT_TREE_H */
+
+/* ---- >>mem/texts: strings of a shot, each once ----------------------------------------------- */
+
+/* Knows: strings, numbered from 0 on. Promises: equal strings have one address, which never
+   changes. */
+
+typedef struct cdp__mem_texts {
+    cdp__chunks memory;
+    const char **slots; /* open addressing */
+    uint64_t mask;
+    uint32_t count;
+} cdp__mem_texts;
 
 /* The number of a text that is in `texts`. */
 CDP__PRIVATE uint32_t cdp__mem_text_number(const char *text) {
@@ -3038,7 +3172,7 @@ CDP__PRIVATE uint64_t cdp__mem_bytes_hash(const char *text, uint64_t bytes) {
 
 CDP__PRIVATE bool cdp__mem_texts_grow(cdp__mem_texts *t) {
     const uint64_t count = t->slots ? 2 * (t->mask + 1) : 256;
-    const char **const slots = (const char **)cdp__alloc_zero(t->os, count * sizeof *slots);
+    const char **const slots = (const char **)cdp__alloc_zero(t->memory.os, count * sizeof *slots);
     uint64_t i;
     if (!slots) return false;
     for (i = 0; t->slots && i <= t->mask; ++i) {
@@ -3050,7 +3184,7 @@ CDP__PRIVATE bool cdp__mem_texts_grow(cdp__mem_texts *t) {
             at = (at + 1) & (count - 1);
         slots[at] = text;
     }
-    cdp__free(t->os, (void *)t->slots);
+    cdp__free(t->memory.os, (void *)t->slots);
     t->slots = slots;
     t->mask = count - 1;
     return true;
@@ -3067,7 +3201,7 @@ CDP__PRIVATE const char *cdp__mem_text_of(cdp__mem_texts *t, const char *text, u
         const char *const s = t->slots[i];
         if (strncmp(s, text, (size_t)bytes) == 0 && !s[bytes]) return s;
     }
-    copy = (char *)cdp__mem_texts_room(t, bytes + 5);
+    copy = (char *)cdp__chunks_room(&t->memory, bytes + 5);
     if (!copy) return NULL;
     memcpy(copy, &t->count, sizeof t->count);
     copy += sizeof t->count;
@@ -3079,12 +3213,8 @@ CDP__PRIVATE const char *cdp__mem_text_of(cdp__mem_texts *t, const char *text, u
 }
 
 CDP__PRIVATE void cdp__mem_texts_close(cdp__mem_texts *t) {
-    cdp__mem_chunk *c, *next;
-    for (c = t->chunks; c; c = next) {
-        next = c->next;
-        cdp__free(t->os, c);
-    }
-    cdp__free(t->os, (void *)t->slots);
+    cdp__free(t->memory.os, (void *)t->slots);
+    cdp__chunks_close(&t->memory);
 }
 
 /* ---- >>text/json_real: real numbers as decimal text (pure) ----------------------------------- */
@@ -3236,20 +3366,10 @@ typedef struct cdp__mem_keys {
 } cdp__mem_keys;
 #undef CDP__MEM_MEMBER
 
-typedef enum cdp__mem_kind {
-    CDP__MEM_NONE,
-    CDP__MEM_BOOL,
-    CDP__MEM_INT,
-    CDP__MEM_REAL,
-    CDP__MEM_TEXT,
-    CDP__MEM_LIST,
-    CDP__MEM_DICT
-} cdp__mem_kind;
-
 /* A value that a file has under a key that is not known here, kept for writing. What a container
    holds follows it; in a dict each key, a text, before its value. */
 typedef struct cdp__mem_token {
-    cdp__mem_kind kind;
+    cdp__tree_kind kind;
     uint32_t count; /* of a container: its items, or pairs */
     union {
         int64_t whole;
@@ -3310,8 +3430,8 @@ struct cdp_mem_shot {
     bool failed;       /* out of memory */
 };
 
-#define cdp__mem_add(shot, name, count)                                        \
-    cdp__mem_room((shot)->os, (void **)&(shot)->name##s, &(shot)->name##_room, \
+#define cdp__mem_add(shot, name, count)                                         \
+    cdp__more_room((shot)->os, (void **)&(shot)->name##s, &(shot)->name##_room, \
         (shot)->name##_count + (count), sizeof *(shot)->name##s)
 
 CDP__PRIVATE const char *cdp__mem_shot_text(cdp_mem_shot *s, const char *text) {
@@ -3363,7 +3483,7 @@ CDP__PRIVATE cdp_mem_shot *cdp__mem_shot_new(const cdp_os *os) {
     cdp_mem_shot *const s = (cdp_mem_shot *)cdp__alloc_zero(os, sizeof *s);
     if (!s) return NULL;
     cdp__ended_remove(s);
-    s->os = s->texts.os = os;
+    s->os = s->texts.memory.os = os;
     s->empty = cdp__mem_text_of(&s->texts, "", 0);
     if (s->empty && cdp__mem_add(s, stack, 1)) {
         memset(&s->stacks[s->stack_count++], 0, sizeof *s->stacks);
@@ -3389,7 +3509,7 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t devic
     cdp__mem_device *d;
     if (!cdp__mem_shot_devices(s, device + 1ull)) return NULL;
     d = &s->devices[device];
-    if (!cdp__mem_room(
+    if (!cdp__more_room(
             s->os, (void **)&d->events, &d->room, d->count + count + 1, sizeof *d->events))
         return NULL;
     return d->events + d->count;
@@ -3399,7 +3519,7 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t devic
 CDP__PRIVATE uint32_t cdp__mem_shot_stack(cdp_mem_shot *s, uint64_t count) {
     cdp__mem_stack *k;
     if (!cdp__mem_add(s, stack, 1) || !cdp__mem_add(s, frame, count)
-        || !cdp__mem_room(s->os, (void **)&s->addresses, &s->address_room, s->frame_count + count,
+        || !cdp__more_room(s->os, (void **)&s->addresses, &s->address_room, s->frame_count + count,
             sizeof *s->addresses)) {
         s->failed = true;
         return 0;
@@ -4170,10 +4290,10 @@ CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_output *w, const uint64_t pair[2]) {
 /* Writes a token that is no container. */
 CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_output *w, const cdp__mem_token *t) {
     switch (t->kind) {
-    case CDP__MEM_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
-    case CDP__MEM_TEXT: cdp__mem_w_text(w, t->as.text); break;
-    case CDP__MEM_INT: cdp__mem_w_whole(w, t->as.whole); break;
-    case CDP__MEM_REAL: cdp__mem_w_real(w, t->as.real); break;
+    case CDP__TREE_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
+    case CDP__TREE_TEXT: cdp__mem_w_text(w, t->as.text); break;
+    case CDP__TREE_INT: cdp__mem_w_whole(w, t->as.whole); break;
+    case CDP__TREE_REAL: cdp__mem_w_real(w, t->as.real); break;
     default: cdp__mem_put_text(w, w->json ? "null" : "N"); break;
     }
 }
@@ -4186,8 +4306,8 @@ CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_output *w, const cdp
     } open[CDP__MEM_DEEP];
     uint32_t depth = 0;
     for (;;) {
-        const bool list = t->kind == CDP__MEM_LIST;
-        if (list || t->kind == CDP__MEM_DICT) {
+        const bool list = t->kind == CDP__TREE_LIST;
+        if (list || t->kind == CDP__TREE_DICT) {
             if (list)
                 cdp__mem_w_list(w);
             else
@@ -4198,12 +4318,12 @@ CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_output *w, const cdp
             cdp__mem_w_plain(w, t);
         ++t;
         for (; depth && open[depth - 1].at == open[depth - 1].box->count; --depth)
-            if (open[depth - 1].box->kind == CDP__MEM_LIST)
+            if (open[depth - 1].box->kind == CDP__TREE_LIST)
                 cdp__mem_w_list_end(w, open[depth - 1].box->count);
             else
                 cdp__mem_w_dict_end(w);
         if (!depth) return t;
-        if (open[depth - 1].box->kind == CDP__MEM_LIST)
+        if (open[depth - 1].box->kind == CDP__TREE_LIST)
             cdp__mem_w_item(w, open[depth - 1].at);
         else
             cdp__mem_w_key(w, t++->as.text);
@@ -4688,131 +4808,39 @@ CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
 
 #endif /* CDP_SRC_TEXT_JSON_READ_H */
 
-/* ---- >>mem/value: the content of a file, as a tree ------------------------------------------- */
+/* ---- >>mem/value: numbers of a snapshot ------------------------------------------------------ */
 
-/* Knows: numbers, texts, lists and dicts of a file. Texts point into the file itself. Promises:
-   memory is a chain of chunks, freed as a whole, and at most about 100 bytes for each byte of
-   the file. */
-
-typedef struct cdp__mem_value cdp__mem_value;
-
-typedef struct cdp__mem_box { /* a list, or a dict: key, value, key, value */
-    cdp__mem_value *items;
-    uint64_t count, room;
-    uint32_t stack; /* number of this list of frames in the shot + 1; 0: none yet */
-} cdp__mem_box;
-
-struct cdp__mem_value {
-    cdp__mem_kind kind;
-    uint32_t length; /* of a text */
-    union {
-        int64_t whole;
-        double real;
-        const char *text;
-        cdp__mem_box *box;
-    } as;
-};
+/* Knows: values of a tree. Promises: any value is a number that the writers can write. */
 
 #define CDP__MEM_TEXT_MAX 4096u /* longer texts are truncated */
-#define CDP__MEM_DICT_LOOKS 256u
-
-typedef struct cdp__mem_reader {
-    const uint8_t *data;
-    uint64_t bytes, at;
-    cdp__mem_texts memory;
-    cdp__mem_value *stack, *memo;
-    uint64_t *marks;
-    uint64_t depth, stack_room, memo_count, memo_room, mark_count, mark_room;
-    const char *why; /* why the file cannot be read */
-    bool no_memory, unknown;
-} cdp__mem_reader;
-
-CDP__PRIVATE bool cdp__mem_bad(cdp__mem_reader *r, const char *why) {
-    if (!r->why) r->why = why;
-    return false;
-}
-
-CDP__PRIVATE bool cdp__mem_read_nomem(cdp__mem_reader *r) {
-    r->no_memory = true;
-    return cdp__mem_bad(r, "out of memory");
-}
-
-CDP__PRIVATE cdp__mem_box *cdp__mem_box_new(cdp__mem_reader *r) {
-    cdp__mem_box *const b = (cdp__mem_box *)cdp__mem_texts_room(&r->memory, sizeof *b);
-    if (b)
-        memset(b, 0, sizeof *b);
-    else
-        cdp__mem_read_nomem(r);
-    return b;
-}
-
-/* Append `count` values. */
-CDP__PRIVATE bool cdp__mem_box_add(
-    cdp__mem_reader *r, cdp__mem_box *b, const cdp__mem_value *v, uint64_t count) {
-    if (b->count + count > b->room) {
-        const uint64_t room = cdp__max(b->count + count, b->count * 2);
-        cdp__mem_value *const more =
-            (cdp__mem_value *)cdp__mem_texts_room(&r->memory, room * sizeof *v);
-        if (!more) return cdp__mem_read_nomem(r);
-        if (b->count) memcpy(more, b->items, (size_t)(b->count * sizeof *v));
-        b->items = more;
-        b->room = room;
-    }
-    if (count) memcpy(b->items + b->count, v, (size_t)(count * sizeof *v));
-    b->count += count;
-    return true;
-}
-
-CDP__PRIVATE bool cdp__mem_value_is(const cdp__mem_value *v, const char *text) {
-    return v->kind == CDP__MEM_TEXT && v->length == strlen(text)
-        && memcmp(v->as.text, text, v->length) == 0;
-}
-
-/* The value of a key in a dict; NULL: there is none. */
-CDP__PRIVATE const cdp__mem_value *cdp__mem_value_get(const cdp__mem_value *v, const char *key) {
-    uint64_t i, n;
-    if (!v || v->kind != CDP__MEM_DICT) return NULL;
-    n = cdp__min(v->as.box->count, 2 * CDP__MEM_DICT_LOOKS);
-    for (i = 0; i + 1 < n; i += 2)
-        if (cdp__mem_value_is(&v->as.box->items[i], key)) return &v->as.box->items[i + 1];
-    return NULL;
-}
 
 /* A number from 0 to 2^53; `other` if there is none. */
-CDP__PRIVATE uint64_t cdp__mem_value_count(const cdp__mem_value *v, uint64_t other) {
-    if (v && v->kind == CDP__MEM_REAL && v->as.real >= 0)
+CDP__PRIVATE uint64_t cdp__mem_number_of(const cdp__tree *v, uint64_t other) {
+    if (v && v->kind == CDP__TREE_REAL && v->as.real >= 0)
         return v->as.real < 9007199254740992.0 ? (uint64_t)v->as.real : CDP__MEM_NUMBER_MAX;
-    if (!v || (v->kind != CDP__MEM_INT && v->kind != CDP__MEM_BOOL) || v->as.whole < 0)
+    if (!v || (v->kind != CDP__TREE_INT && v->kind != CDP__TREE_BOOL) || v->as.whole < 0)
         return other;
     return cdp__min((uint64_t)v->as.whole, CDP__MEM_NUMBER_MAX);
 }
 
-CDP__PRIVATE const cdp__mem_box *cdp__mem_value_list(const cdp__mem_value *v) {
-    return v && v->kind == CDP__MEM_LIST ? v->as.box : NULL;
-}
+/* ---- >>text/unpickle: a pickle as a tree ----------------------------------------------------- */
 
-CDP__PRIVATE void cdp__mem_reader_close(cdp__mem_reader *r) {
-    cdp__free(r->memory.os, r->stack);
-    cdp__free(r->memory.os, r->memo);
-    cdp__free(r->memory.os, r->marks);
-    cdp__mem_texts_close(&r->memory);
-}
+/* Knows: the opcodes of values in protocols 0 to 5; and, if the reader takes records, those that
+   make objects, as values that say of which class and from what. Promises: reading a file never
+   looks up, calls or creates anything; any bytes yield a value or a reason. */
+#ifndef CDP_SRC_TEXT_UNPICKLE_H
+#define CDP_SRC_TEXT_UNPICKLE_H
 
-/* ---- >>mem/unpickle: a pickle as a tree ------------------------------------------------------ */
-
-/* Knows: the opcodes of values in protocols 0 to 5, and none that makes objects. Promises: reading
-   a file never calls or creates anything; any bytes yield a value or a reason. */
-
-CDP__PRIVATE bool cdp__mem_push(cdp__mem_reader *r, cdp__mem_value v) {
-    if (!cdp__mem_room(
+CDP__PRIVATE bool cdp__pk_push(cdp__tree_reader *r, cdp__tree v) {
+    if (!cdp__more_room(
             r->memory.os, (void **)&r->stack, &r->stack_room, r->depth + 1, sizeof *r->stack))
-        return cdp__mem_read_nomem(r);
+        return cdp__tree_nomem(r);
     r->stack[r->depth++] = v;
     return true;
 }
 
-CDP__PRIVATE cdp__mem_value cdp__mem_whole(cdp__mem_kind kind, int64_t n) {
-    cdp__mem_value v;
+CDP__PRIVATE cdp__tree cdp__pk_whole(cdp__tree_kind kind, int64_t n) {
+    cdp__tree v;
     memset(&v, 0, sizeof v);
     v.kind = kind;
     v.as.whole = n;
@@ -4820,10 +4848,10 @@ CDP__PRIVATE cdp__mem_value cdp__mem_whole(cdp__mem_kind kind, int64_t n) {
 }
 
 /* Takes the next `count` bytes; NULL: the file is too short. */
-CDP__PRIVATE const uint8_t *cdp__mem_next(cdp__mem_reader *r, uint64_t count) {
+CDP__PRIVATE const uint8_t *cdp__pk_next(cdp__tree_reader *r, uint64_t count) {
     const uint8_t *const at = r->data + r->at;
     if (r->bytes - r->at < count) {
-        cdp__mem_bad(r, "the file ends in the middle");
+        cdp__tree_bad(r, "the file ends in the middle");
         return NULL;
     }
     r->at += count;
@@ -4831,8 +4859,8 @@ CDP__PRIVATE const uint8_t *cdp__mem_next(cdp__mem_reader *r, uint64_t count) {
 }
 
 /* A number of `count` bytes, the lowest first. */
-CDP__PRIVATE bool cdp__mem_next_number(cdp__mem_reader *r, uint32_t count, uint64_t *out) {
-    const uint8_t *const at = cdp__mem_next(r, count);
+CDP__PRIVATE bool cdp__pk_next_number(cdp__tree_reader *r, uint32_t count, uint64_t *out) {
+    const uint8_t *const at = cdp__pk_next(r, count);
     uint32_t i;
     *out = 0;
     for (i = 0; at && i < count; ++i)
@@ -4841,86 +4869,87 @@ CDP__PRIVATE bool cdp__mem_next_number(cdp__mem_reader *r, uint32_t count, uint6
 }
 
 /* The same with a sign bit in the last byte. */
-CDP__PRIVATE bool cdp__mem_push_number(cdp__mem_reader *r, uint32_t count, bool has_sign) {
+CDP__PRIVATE bool cdp__pk_push_number(cdp__tree_reader *r, uint32_t count, bool has_sign) {
     uint64_t n;
-    if (count > 8) return cdp__mem_bad(r, "a number has more than 8 bytes");
-    if (!cdp__mem_next_number(r, count, &n)) return false;
+    if (count > 8) return cdp__tree_bad(r, "a number has more than 8 bytes");
+    if (!cdp__pk_next_number(r, count, &n)) return false;
     if (has_sign && count && count < 8 && n >> (8 * count - 1)) n |= ~0ull << 8 * count;
-    return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_INT, (int64_t)n));
+    return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_INT, (int64_t)n));
 }
 
-CDP__PRIVATE bool cdp__mem_push_long(cdp__mem_reader *r) {
+CDP__PRIVATE bool cdp__pk_push_long(cdp__tree_reader *r) {
     uint64_t count;
-    return cdp__mem_next_number(r, 1, &count) && cdp__mem_push_number(r, (uint32_t)count, true);
+    return cdp__pk_next_number(r, 1, &count) && cdp__pk_push_number(r, (uint32_t)count, true);
 }
 
-CDP__PRIVATE bool cdp__mem_push_real(cdp__mem_reader *r) {
-    const uint8_t *const at = cdp__mem_next(r, 8);
-    cdp__mem_value v = cdp__mem_whole(CDP__MEM_REAL, 0);
+CDP__PRIVATE bool cdp__pk_push_real(cdp__tree_reader *r) {
+    const uint8_t *const at = cdp__pk_next(r, 8);
+    cdp__tree v = cdp__pk_whole(CDP__TREE_REAL, 0);
     uint64_t bits = 0;
     uint32_t i;
     if (!at) return false;
     for (i = 0; i < 8; ++i)
         bits = bits << 8 | at[i];
     memcpy(&v.as.real, &bits, sizeof bits);
-    return cdp__mem_push(r, v);
+    return cdp__pk_push(r, v);
 }
 
-CDP__PRIVATE bool cdp__mem_push_text(cdp__mem_reader *r, uint32_t length_bytes) {
-    cdp__mem_value v = cdp__mem_whole(CDP__MEM_TEXT, 0);
+CDP__PRIVATE bool cdp__pk_push_text(cdp__tree_reader *r, uint32_t length_bytes) {
+    cdp__tree v = cdp__pk_whole(CDP__TREE_TEXT, 0);
     uint64_t length;
-    if (!cdp__mem_next_number(r, length_bytes, &length)) return false;
-    v.as.text = (const char *)cdp__mem_next(r, length);
+    if (!cdp__pk_next_number(r, length_bytes, &length)) return false;
+    if (length > UINT32_MAX) return cdp__tree_bad(r, "a text is too long");
+    v.as.text = (const char *)cdp__pk_next(r, length);
     v.length = (uint32_t)length;
-    return v.as.text && cdp__mem_push(r, v);
+    return v.as.text && cdp__pk_push(r, v);
 }
 
 /* ---- protocol 0: values as lines of text */
 
 /* Takes a line without its end. */
-CDP__PRIVATE bool cdp__mem_line_next(cdp__mem_reader *r, const uint8_t **line, uint64_t *bytes) {
+CDP__PRIVATE bool cdp__pk_line_next(cdp__tree_reader *r, const uint8_t **line, uint64_t *bytes) {
     const uint8_t *const from = r->data + r->at;
     const uint8_t *const end =
         r->at < r->bytes ? (const uint8_t *)memchr(from, '\n', (size_t)(r->bytes - r->at)) : NULL;
-    if (!end) return cdp__mem_bad(r, "a line does not end");
+    if (!end) return cdp__tree_bad(r, "a line does not end");
     *line = from;
     *bytes = (uint64_t)(end - from);
     r->at += *bytes + 1;
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_line_is(const uint8_t *line, uint64_t bytes, const char *word) {
+CDP__PRIVATE bool cdp__pk_line_is(const uint8_t *line, uint64_t bytes, const char *word) {
     return bytes == strlen(word) && memcmp(line, word, (size_t)bytes) == 0;
 }
 
 /* A whole number or a real one, as Python prints it; 00 and 01 are False and True. */
-CDP__PRIVATE bool cdp__mem_push_line(cdp__mem_reader *r) {
-    cdp__mem_value v = cdp__mem_whole(CDP__MEM_REAL, 0);
+CDP__PRIVATE bool cdp__pk_push_line(cdp__tree_reader *r) {
+    cdp__tree v = cdp__pk_whole(CDP__TREE_REAL, 0);
     const uint8_t *line;
     uint64_t n;
     cdp__json_reader j;
     cdp__json_kind kind;
-    if (!cdp__mem_line_next(r, &line, &n)) return false;
+    if (!cdp__pk_line_next(r, &line, &n)) return false;
     if (n == 2 && line[0] == '0' && (line[1] | 1) == '1')
-        return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, line[1] - '0'));
+        return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_BOOL, line[1] - '0'));
     if (n && line[n - 1] == 'L') --n;
-    if (cdp__mem_line_is(line, n, "inf"))
+    if (cdp__pk_line_is(line, n, "inf"))
         j = cdp__json_open("Infinity", 8);
-    else if (cdp__mem_line_is(line, n, "-inf"))
+    else if (cdp__pk_line_is(line, n, "-inf"))
         j = cdp__json_open("-Infinity", 9);
-    else if (cdp__mem_line_is(line, n, "nan"))
+    else if (cdp__pk_line_is(line, n, "nan"))
         j = cdp__json_open("NaN", 3);
     else
         j = cdp__json_open(line, n);
     kind = cdp__json_next(&j);
     if ((kind != CDP__JSON_WHOLE && kind != CDP__JSON_REAL) || cdp__json_next(&j) != CDP__JSON_END)
-        return cdp__mem_bad(r, "a line holds no number");
+        return cdp__tree_bad(r, "a line holds no number");
     v.as.real = j.real;
-    return cdp__mem_push(r, kind == CDP__JSON_WHOLE ? cdp__mem_whole(CDP__MEM_INT, j.whole) : v);
+    return cdp__pk_push(r, kind == CDP__JSON_WHOLE ? cdp__pk_whole(CDP__TREE_INT, j.whole) : v);
 }
 
 /* The number after \x, \u or \U, of `digits` digits; UINT32_MAX: it is not there. */
-CDP__PRIVATE uint32_t cdp__mem_escaped(const uint8_t *at, const uint8_t *end, uint32_t digits) {
+CDP__PRIVATE uint32_t cdp__pk_escaped(const uint8_t *at, const uint8_t *end, uint32_t digits) {
     uint32_t code = 0, i;
     for (i = 0; i < digits; ++i) {
         const int digit = at + i < end ? cdp__hex_digit(at[i]) : -1;
@@ -4931,7 +4960,7 @@ CDP__PRIVATE uint32_t cdp__mem_escaped(const uint8_t *at, const uint8_t *end, ui
 }
 
 /* A text in quotes, as Python 2 prints it. */
-CDP__PRIVATE uint32_t cdp__mem_unquote(const uint8_t *at, const uint8_t *end, char *out) {
+CDP__PRIVATE uint32_t cdp__pk_unquote(const uint8_t *at, const uint8_t *end, char *out) {
     static const char from[] = "nrtabfv", to[] = "\n\r\t\a\b\f\v";
     char *const start = out;
     while (at < end) {
@@ -4942,7 +4971,7 @@ CDP__PRIVATE uint32_t cdp__mem_unquote(const uint8_t *at, const uint8_t *end, ch
             continue;
         }
         known = at[1] ? strchr(from, at[1]) : NULL;
-        code = at[1] == 'x' ? cdp__mem_escaped(at + 2, end, 2) : UINT32_MAX;
+        code = at[1] == 'x' ? cdp__pk_escaped(at + 2, end, 2) : UINT32_MAX;
         if (code != UINT32_MAX)
             *out++ = (char)code;
         else
@@ -4953,216 +4982,288 @@ CDP__PRIVATE uint32_t cdp__mem_unquote(const uint8_t *at, const uint8_t *end, ch
 }
 
 /* A text of Latin-1 in which other characters are \u and \U. */
-CDP__PRIVATE uint32_t cdp__mem_unescape(const uint8_t *at, const uint8_t *end, char *out) {
+CDP__PRIVATE uint32_t cdp__pk_unescape(const uint8_t *at, const uint8_t *end, char *out) {
     char *const start = out;
     while (at < end) {
         const bool escaped = at[0] == '\\' && at + 1 < end && (at[1] | 32) == 'u';
         const uint32_t digits = escaped ? 4u << (at[1] == 'U') : 0;
-        const uint32_t code = digits ? cdp__mem_escaped(at + 2, end, digits) : UINT32_MAX;
+        const uint32_t code = digits ? cdp__pk_escaped(at + 2, end, digits) : UINT32_MAX;
         out += cdp__utf8_put(code != UINT32_MAX ? code : *at, out);
         at += code != UINT32_MAX ? digits + 2 : 1;
     }
     return (uint32_t)(out - start);
 }
 
-CDP__PRIVATE bool cdp__mem_push_line_text(cdp__mem_reader *r, bool quoted) {
-    cdp__mem_value v = cdp__mem_whole(CDP__MEM_TEXT, 0);
+CDP__PRIVATE bool cdp__pk_push_line_text(cdp__tree_reader *r, bool quoted) {
+    cdp__tree v = cdp__pk_whole(CDP__TREE_TEXT, 0);
     const uint8_t *line;
     uint64_t n;
     char *copy;
-    if (!cdp__mem_line_next(r, &line, &n)) return false;
+    if (!cdp__pk_line_next(r, &line, &n)) return false;
     if (quoted && (n < 2 || line[0] != line[n - 1] || (line[0] != '"' && line[0] != '\'')))
-        return cdp__mem_bad(r, "a text has no quotes");
-    if (n > UINT32_MAX / 2) return cdp__mem_bad(r, "a line is too long");
-    copy = (char *)cdp__mem_texts_room(&r->memory, 2 * n + 4);
-    if (!copy) return cdp__mem_read_nomem(r);
-    v.length = quoted ? cdp__mem_unquote(line + 1, line + n - 1, copy)
-                      : cdp__mem_unescape(line, line + n, copy);
+        return cdp__tree_bad(r, "a text has no quotes");
+    if (n > UINT32_MAX / 2) return cdp__tree_bad(r, "a line is too long");
+    copy = (char *)cdp__chunks_room(&r->memory, 2 * n + 4);
+    if (!copy) return cdp__tree_nomem(r);
+    v.length = quoted ? cdp__pk_unquote(line + 1, line + n - 1, copy)
+                      : cdp__pk_unescape(line, line + n, copy);
     v.as.text = copy;
-    return cdp__mem_push(r, v);
+    return cdp__pk_push(r, v);
 }
 
-CDP__PRIVATE bool cdp__mem_push_box(cdp__mem_reader *r, cdp__mem_kind kind) {
-    cdp__mem_value v = cdp__mem_whole(kind, 0);
-    v.as.box = cdp__mem_box_new(r);
-    return v.as.box && cdp__mem_push(r, v);
+CDP__PRIVATE bool cdp__pk_push_box(cdp__tree_reader *r, cdp__tree_kind kind) {
+    cdp__tree v = cdp__pk_whole(kind, 0);
+    v.as.box = cdp__tree_box_new(r);
+    return v.as.box && cdp__pk_push(r, v);
 }
 
 /* Moves the last `count` values into the container below them, which must be of this kind. */
-CDP__PRIVATE bool cdp__mem_fill(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
-    cdp__mem_value *box;
+CDP__PRIVATE bool cdp__pk_fill(cdp__tree_reader *r, uint64_t count, cdp__tree_kind kind) {
+    cdp__tree *box;
     const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
-    if (r->depth < floor + count + 1) return cdp__mem_bad(r, "values are missing on the stack");
+    if (r->depth < floor + count + 1) return cdp__tree_bad(r, "values are missing on the stack");
     box = &r->stack[r->depth - count - 1];
-    if (box->kind != kind) return cdp__mem_bad(r, "items are added to what is no list or dict");
-    if (kind == CDP__MEM_DICT && count % 2) return cdp__mem_bad(r, "a key has no value");
+    if (box->kind != kind) return cdp__tree_bad(r, "items are added to what is no list or dict");
+    if (kind == CDP__TREE_DICT && count % 2) return cdp__tree_bad(r, "a key has no value");
     r->depth -= count;
-    return cdp__mem_box_add(r, box->as.box, r->stack + r->depth, count);
+    return cdp__tree_box_add(r, box->as.box, r->stack + r->depth, count);
 }
 
-CDP__PRIVATE bool cdp__mem_mark(cdp__mem_reader *r) {
-    if (!cdp__mem_room(
+CDP__PRIVATE bool cdp__pk_mark(cdp__tree_reader *r) {
+    if (!cdp__more_room(
             r->memory.os, (void **)&r->marks, &r->mark_room, r->mark_count + 1, sizeof *r->marks))
-        return cdp__mem_read_nomem(r);
+        return cdp__tree_nomem(r);
     r->marks[r->mark_count++] = r->depth;
     return true;
 }
 
 /* Removes the last mark, and returns the number of values above it. */
-CDP__PRIVATE bool cdp__mem_marked(cdp__mem_reader *r, uint64_t *count) {
-    if (!r->mark_count) return cdp__mem_bad(r, "there is no mark");
+CDP__PRIVATE bool cdp__pk_marked(cdp__tree_reader *r, uint64_t *count) {
+    if (!r->mark_count) return cdp__tree_bad(r, "there is no mark");
     *count = r->depth - r->marks[--r->mark_count];
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_fill_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
+CDP__PRIVATE bool cdp__pk_fill_marked(cdp__tree_reader *r, cdp__tree_kind kind) {
     uint64_t count;
-    return cdp__mem_marked(r, &count) && cdp__mem_fill(r, count, kind);
+    return cdp__pk_marked(r, &count) && cdp__pk_fill(r, count, kind);
 }
 
 /* Makes a list or a dict of the last `count` values. */
-CDP__PRIVATE bool cdp__mem_gather(cdp__mem_reader *r, uint64_t count, cdp__mem_kind kind) {
-    cdp__mem_value v = cdp__mem_whole(kind, 0);
+CDP__PRIVATE bool cdp__pk_gather(cdp__tree_reader *r, uint64_t count, cdp__tree_kind kind) {
+    cdp__tree v = cdp__pk_whole(kind, 0);
     const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
-    if (r->depth < floor + count) return cdp__mem_bad(r, "values are missing on the stack");
-    if (kind == CDP__MEM_DICT && count % 2) return cdp__mem_bad(r, "a key has no value");
-    v.as.box = cdp__mem_box_new(r);
+    if (r->depth < floor + count) return cdp__tree_bad(r, "values are missing on the stack");
+    if (kind == CDP__TREE_DICT && count % 2) return cdp__tree_bad(r, "a key has no value");
+    v.as.box = cdp__tree_box_new(r);
     if (!v.as.box) return false;
     r->depth -= count;
-    return (!count || cdp__mem_box_add(r, v.as.box, r->stack + r->depth, count))
-        && cdp__mem_push(r, v);
+    return (!count || cdp__tree_box_add(r, v.as.box, r->stack + r->depth, count))
+        && cdp__pk_push(r, v);
 }
 
-CDP__PRIVATE bool cdp__mem_gather_marked(cdp__mem_reader *r, cdp__mem_kind kind) {
+CDP__PRIVATE bool cdp__pk_gather_marked(cdp__tree_reader *r, cdp__tree_kind kind) {
     uint64_t count;
-    return cdp__mem_marked(r, &count) && cdp__mem_gather(r, count, kind);
+    return cdp__pk_marked(r, &count) && cdp__pk_gather(r, count, kind);
 }
 
 /* Memoizes the last value under a number. Writers count from 0, so no number exceeds the length
    of the file. */
-CDP__PRIVATE bool cdp__mem_keep(cdp__mem_reader *r, uint64_t n) {
-    if (!r->depth) return cdp__mem_bad(r, "there is no value to remember");
-    if (n > r->bytes) return cdp__mem_bad(r, "a value is remembered under too large a number");
-    if (!cdp__mem_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
-        return cdp__mem_read_nomem(r);
+CDP__PRIVATE bool cdp__pk_keep(cdp__tree_reader *r, uint64_t n) {
+    if (!r->depth) return cdp__tree_bad(r, "there is no value to remember");
+    if (n > r->bytes) return cdp__tree_bad(r, "a value is remembered under too large a number");
+    if (!cdp__more_room(r->memory.os, (void **)&r->memo, &r->memo_room, n + 1, sizeof *r->memo))
+        return cdp__tree_nomem(r);
     while (r->memo_count <= n)
-        r->memo[r->memo_count++] = cdp__mem_whole(CDP__MEM_NONE, 1);
+        r->memo[r->memo_count++] = cdp__pk_whole(CDP__TREE_NONE, 1);
     r->memo[n] = r->stack[r->depth - 1];
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_keep_number(cdp__mem_reader *r, uint32_t bytes) {
+CDP__PRIVATE bool cdp__pk_keep_number(cdp__tree_reader *r, uint32_t bytes) {
     uint64_t n;
-    return cdp__mem_next_number(r, bytes, &n) && cdp__mem_keep(r, n);
+    return cdp__pk_next_number(r, bytes, &n) && cdp__pk_keep(r, n);
 }
 
-CDP__PRIVATE bool cdp__mem_again(cdp__mem_reader *r, uint64_t n) {
-    if (n >= r->memo_count || (r->memo[n].kind == CDP__MEM_NONE && r->memo[n].as.whole))
-        return cdp__mem_bad(r, "a value is used that was never remembered");
-    return cdp__mem_push(r, r->memo[n]);
+CDP__PRIVATE bool cdp__pk_again(cdp__tree_reader *r, uint64_t n) {
+    if (n >= r->memo_count || (r->memo[n].kind == CDP__TREE_NONE && r->memo[n].as.whole))
+        return cdp__tree_bad(r, "a value is used that was never remembered");
+    return cdp__pk_push(r, r->memo[n]);
 }
 
-CDP__PRIVATE bool cdp__mem_again_number(cdp__mem_reader *r, uint32_t bytes) {
+CDP__PRIVATE bool cdp__pk_again_number(cdp__tree_reader *r, uint32_t bytes) {
     uint64_t n;
-    return cdp__mem_next_number(r, bytes, &n) && cdp__mem_again(r, n);
+    return cdp__pk_next_number(r, bytes, &n) && cdp__pk_again(r, n);
 }
 
 /* The same with the number as a line. */
-CDP__PRIVATE bool cdp__mem_memo_line(cdp__mem_reader *r, bool keep) {
-    if (!cdp__mem_push_line(r)) return false;
-    const cdp__mem_value v = r->stack[--r->depth];
-    if ((v.kind != CDP__MEM_INT && v.kind != CDP__MEM_BOOL) || v.as.whole < 0)
-        return cdp__mem_bad(r, "a line holds no number");
-    return keep ? cdp__mem_keep(r, (uint64_t)v.as.whole) : cdp__mem_again(r, (uint64_t)v.as.whole);
+CDP__PRIVATE bool cdp__pk_memo_line(cdp__tree_reader *r, bool keep) {
+    if (!cdp__pk_push_line(r)) return false;
+    const cdp__tree v = r->stack[--r->depth];
+    if ((v.kind != CDP__TREE_INT && v.kind != CDP__TREE_BOOL) || v.as.whole < 0)
+        return cdp__tree_bad(r, "a line holds no number");
+    return keep ? cdp__pk_keep(r, (uint64_t)v.as.whole) : cdp__pk_again(r, (uint64_t)v.as.whole);
 }
 
 /* Drops the last value. */
-CDP__PRIVATE bool cdp__mem_pop(cdp__mem_reader *r) {
+CDP__PRIVATE bool cdp__pk_pop(cdp__tree_reader *r) {
     const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
-    if (r->depth <= floor) return cdp__mem_bad(r, "values are missing on the stack");
+    if (r->depth <= floor) return cdp__tree_bad(r, "values are missing on the stack");
     --r->depth;
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_pop_marked(cdp__mem_reader *r) {
+CDP__PRIVATE bool cdp__pk_pop_marked(cdp__tree_reader *r) {
     uint64_t count;
-    if (!cdp__mem_marked(r, &count)) return false;
+    if (!cdp__pk_marked(r, &count)) return false;
     r->depth -= count;
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_protocol(cdp__mem_reader *r) {
+CDP__PRIVATE bool cdp__pk_protocol(cdp__tree_reader *r) {
     uint64_t n;
-    if (!cdp__mem_next_number(r, 1, &n)) return false;
-    return (n >= 2 && n <= 5) || cdp__mem_bad(r, "this protocol is none of 2 to 5");
+    if (!cdp__pk_next_number(r, 1, &n)) return false;
+    return (n >= 2 && n <= 5) || cdp__tree_bad(r, "this protocol is none of 2 to 5");
 }
 
-/* Opcodes that push a value. */
-CDP__PRIVATE bool cdp__mem_opcode_value(cdp__mem_reader *r, uint8_t code) {
-    switch (code) {
-    case 'N': return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_NONE, 0));
-    case 0x88: return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, 1));
-    case 0x89: return cdp__mem_push(r, cdp__mem_whole(CDP__MEM_BOOL, 0));
-    case 'K': return cdp__mem_push_number(r, 1, false);
-    case 'M': return cdp__mem_push_number(r, 2, false);
-    case 'J': return cdp__mem_push_number(r, 4, true);
-    case 0x8a: return cdp__mem_push_long(r);
-    case 'G': return cdp__mem_push_real(r);
-    case 'I':
-    case 'L':
-    case 'F': return cdp__mem_push_line(r);
-    case 'S': return cdp__mem_push_line_text(r, true);
-    case 'V': return cdp__mem_push_line_text(r, false);
-    case 'T':
-    case 'X': return cdp__mem_push_text(r, 4);
-    case 'U':
-    case 0x8c: return cdp__mem_push_text(r, 1);
-    case ']': return cdp__mem_push_box(r, CDP__MEM_LIST);
-    case ')': return cdp__mem_push_box(r, CDP__MEM_LIST);
-    case '}': return cdp__mem_push_box(r, CDP__MEM_DICT);
-    default: r->unknown = true; return cdp__mem_bad(r, "this opcode is in no snapshot");
+/* ---- records */
+
+/* Makes a value of this kind of the last `count` ones. */
+CDP__PRIVATE bool cdp__pk_record(cdp__tree_reader *r, uint64_t count, cdp__tree_kind kind) {
+    if (!cdp__pk_gather(r, count, CDP__TREE_LIST)) return false;
+    r->stack[r->depth - 1].kind = kind;
+    return true;
+}
+
+CDP__PRIVATE bool cdp__pk_global(cdp__tree_reader *r) {
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        cdp__tree v = cdp__pk_whole(CDP__TREE_TEXT, 0);
+        const uint8_t *line;
+        uint64_t n;
+        if (!cdp__pk_line_next(r, &line, &n)) return false;
+        v.as.text = (const char *)line;
+        v.length = (uint32_t)cdp__min(n, UINT32_MAX);
+        if (!cdp__pk_push(r, v)) return false;
+    }
+    return cdp__pk_record(r, 2, CDP__TREE_GLOBAL);
+}
+
+/* Whether a value is this global. */
+CDP__PRIVATE bool cdp__pk_is(const cdp__tree *v, const char *module, const char *name) {
+    return v->kind == CDP__TREE_GLOBAL && cdp__tree_is(&v->as.box->items[0], module)
+        && cdp__tree_is(&v->as.box->items[1], name);
+}
+
+/* A global and its arguments, which are a record; but an OrderedDict is a dict. */
+CDP__PRIVATE bool cdp__pk_made(cdp__tree_reader *r) {
+    const cdp__tree *v;
+    if (!cdp__pk_record(r, 2, CDP__TREE_RECORD)) return false;
+    v = r->stack[r->depth - 1].as.box->items;
+    if (v[0].kind != CDP__TREE_GLOBAL || v[1].kind != CDP__TREE_LIST)
+        return cdp__tree_bad(r, "an object is made of what is no class");
+    if (!cdp__pk_is(v, "collections", "OrderedDict") || v[1].as.box->count) return true;
+    --r->depth;
+    return cdp__pk_push_box(r, CDP__TREE_DICT);
+}
+
+/* The last value becomes the state of the record below it. */
+CDP__PRIVATE bool cdp__pk_state(cdp__tree_reader *r) {
+    const uint64_t floor = r->mark_count ? r->marks[r->mark_count - 1] : 0;
+    const cdp__tree *v;
+    if (r->depth < floor + 2) return cdp__tree_bad(r, "values are missing on the stack");
+    v = &r->stack[--r->depth - 1];
+    if (v->kind == CDP__TREE_DICT) return true; /* attributes of an OrderedDict */
+    if (v->kind != CDP__TREE_RECORD || v->as.box->count != 2)
+        return cdp__tree_bad(r, "a state is of no object");
+    return cdp__tree_box_add(r, v->as.box, &r->stack[r->depth], 1);
+}
+
+/* Opcodes of records. */
+CDP__PRIVATE bool cdp__pk_opcode_record(cdp__tree_reader *r, uint8_t code) {
+    switch (r->records ? code : 0) {
+    case 'c': return cdp__pk_global(r);
+    case 0x93: return cdp__pk_record(r, 2, CDP__TREE_GLOBAL);
+    case 'R':
+    case 0x81: return cdp__pk_made(r);
+    case 'b': return cdp__pk_state(r);
+    case 'Q': return cdp__pk_record(r, 1, CDP__TREE_OUTSIDE);
+    case 'C': return cdp__pk_push_text(r, 1);
+    case 'B': return cdp__pk_push_text(r, 4);
+    case 0x8d:
+    case 0x8e: return cdp__pk_push_text(r, 8);
+    default: r->unknown = true; return cdp__tree_bad(r, "this opcode is not known here");
     }
 }
 
-CDP__PRIVATE bool cdp__mem_opcode(cdp__mem_reader *r, uint8_t code) {
+/* Opcodes that push a value. */
+CDP__PRIVATE bool cdp__pk_opcode_value(cdp__tree_reader *r, uint8_t code) {
     switch (code) {
-    case 0x80: return cdp__mem_protocol(r);
-    case 0x95: return cdp__mem_next(r, 8) != NULL; /* the length of a frame */
-    case '(': return cdp__mem_mark(r);
-    case 'e': return cdp__mem_fill_marked(r, CDP__MEM_LIST);
-    case 'a': return cdp__mem_fill(r, 1, CDP__MEM_LIST);
-    case 'u': return cdp__mem_fill_marked(r, CDP__MEM_DICT);
-    case 's': return cdp__mem_fill(r, 2, CDP__MEM_DICT);
+    case 'N': return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_NONE, 0));
+    case 0x88: return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_BOOL, 1));
+    case 0x89: return cdp__pk_push(r, cdp__pk_whole(CDP__TREE_BOOL, 0));
+    case 'K': return cdp__pk_push_number(r, 1, false);
+    case 'M': return cdp__pk_push_number(r, 2, false);
+    case 'J': return cdp__pk_push_number(r, 4, true);
+    case 0x8a: return cdp__pk_push_long(r);
+    case 'G': return cdp__pk_push_real(r);
+    case 'I':
+    case 'L':
+    case 'F': return cdp__pk_push_line(r);
+    case 'S': return cdp__pk_push_line_text(r, true);
+    case 'V': return cdp__pk_push_line_text(r, false);
+    case 'T':
+    case 'X': return cdp__pk_push_text(r, 4);
+    case 'U':
+    case 0x8c: return cdp__pk_push_text(r, 1);
+    case ']': return cdp__pk_push_box(r, CDP__TREE_LIST);
+    case ')': return cdp__pk_push_box(r, CDP__TREE_LIST);
+    case '}': return cdp__pk_push_box(r, CDP__TREE_DICT);
+    default: return cdp__pk_opcode_record(r, code);
+    }
+}
+
+CDP__PRIVATE bool cdp__pk_opcode(cdp__tree_reader *r, uint8_t code) {
+    switch (code) {
+    case 0x80: return cdp__pk_protocol(r);
+    case 0x95: return cdp__pk_next(r, 8) != NULL; /* the length of a frame */
+    case '(': return cdp__pk_mark(r);
+    case 'e': return cdp__pk_fill_marked(r, CDP__TREE_LIST);
+    case 'a': return cdp__pk_fill(r, 1, CDP__TREE_LIST);
+    case 'u': return cdp__pk_fill_marked(r, CDP__TREE_DICT);
+    case 's': return cdp__pk_fill(r, 2, CDP__TREE_DICT);
     case 'l':
-    case 't': return cdp__mem_gather_marked(r, CDP__MEM_LIST);
-    case 'd': return cdp__mem_gather_marked(r, CDP__MEM_DICT);
+    case 't': return cdp__pk_gather_marked(r, CDP__TREE_LIST);
+    case 'd': return cdp__pk_gather_marked(r, CDP__TREE_DICT);
     case 0x85:
     case 0x86:
-    case 0x87: return cdp__mem_gather(r, code - 0x84u, CDP__MEM_LIST);
-    case 'q': return cdp__mem_keep_number(r, 1);
-    case 'r': return cdp__mem_keep_number(r, 4);
-    case 'p': return cdp__mem_memo_line(r, true);
-    case 'h': return cdp__mem_again_number(r, 1);
-    case 'j': return cdp__mem_again_number(r, 4);
-    case 'g': return cdp__mem_memo_line(r, false);
-    case '0': return cdp__mem_pop(r);
-    case '1': return cdp__mem_pop_marked(r);
-    case '2': return r->depth ? cdp__mem_push(r, r->stack[r->depth - 1]) : cdp__mem_pop(r);
-    case 0x94: return cdp__mem_keep(r, r->memo_count);
-    default: return cdp__mem_opcode_value(r, code);
+    case 0x87: return cdp__pk_gather(r, code - 0x84u, CDP__TREE_LIST);
+    case 'q': return cdp__pk_keep_number(r, 1);
+    case 'r': return cdp__pk_keep_number(r, 4);
+    case 'p': return cdp__pk_memo_line(r, true);
+    case 'h': return cdp__pk_again_number(r, 1);
+    case 'j': return cdp__pk_again_number(r, 4);
+    case 'g': return cdp__pk_memo_line(r, false);
+    case '0': return cdp__pk_pop(r);
+    case '1': return cdp__pk_pop_marked(r);
+    case '2': return r->depth ? cdp__pk_push(r, r->stack[r->depth - 1]) : cdp__pk_pop(r);
+    case 0x94: return cdp__pk_keep(r, r->memo_count);
+    default: return cdp__pk_opcode_value(r, code);
     }
 }
 
 /* Reads the value of a pickle. Bytes after its end are ignored. */
-CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
+CDP__PRIVATE bool cdp__unpickle(cdp__tree_reader *r, cdp__tree *out) {
     const uint8_t *code;
-    while ((code = cdp__mem_next(r, 1)) != NULL && *code != '.')
-        if (!cdp__mem_opcode(r, *code)) return false;
+    while ((code = cdp__pk_next(r, 1)) != NULL && *code != '.')
+        if (!cdp__pk_opcode(r, *code)) return false;
     if (!code) return false;
-    if (r->depth != 1 || r->mark_count) return cdp__mem_bad(r, "it does not end with one value");
+    if (r->depth != 1 || r->mark_count) return cdp__tree_bad(r, "it does not end with one value");
     *out = r->stack[0];
     return true;
 }
+
+#endif /* CDP_SRC_TEXT_UNPICKLE_H */
 
 /* ---- >>mem/unjson: JSON as a tree ------------------------------------------------------------ */
 
@@ -5170,14 +5271,14 @@ CDP__PRIVATE bool cdp__mem_unpickle(cdp__mem_reader *r, cdp__mem_value *out) {
    copied. */
 
 CDP__PRIVATE bool cdp__mem_json_text(
-    cdp__mem_reader *r, const cdp__json_reader *j, cdp__mem_value *out) {
+    cdp__tree_reader *r, const cdp__json_reader *j, cdp__tree *out) {
     char *copy;
-    *out = cdp__mem_whole(CDP__MEM_TEXT, 0);
+    *out = cdp__pk_whole(CDP__TREE_TEXT, 0);
     out->as.text = (const char *)j->text;
     out->length = (uint32_t)cdp__min(j->length, UINT32_MAX);
     if (!j->escapes) return true;
-    copy = (char *)cdp__mem_texts_room(&r->memory, j->length + 1);
-    if (!copy) return cdp__mem_read_nomem(r);
+    copy = (char *)cdp__chunks_room(&r->memory, j->length + 1);
+    if (!copy) return cdp__tree_nomem(r);
     out->length = (uint32_t)cdp__min(cdp__json_decode(j, copy), UINT32_MAX);
     out->as.text = copy;
     return true;
@@ -5185,44 +5286,44 @@ CDP__PRIVATE bool cdp__mem_json_text(
 
 /* Makes a value of a piece. A container is pushed on the stack of those that are open. */
 CDP__PRIVATE bool cdp__mem_json_value(
-    cdp__mem_reader *r, const cdp__json_reader *j, cdp__json_kind kind, cdp__mem_value *out) {
+    cdp__tree_reader *r, const cdp__json_reader *j, cdp__json_kind kind, cdp__tree *out) {
     switch (kind) {
     case CDP__JSON_KEY:
     case CDP__JSON_TEXT: return cdp__mem_json_text(r, j, out);
-    case CDP__JSON_WHOLE: *out = cdp__mem_whole(CDP__MEM_INT, j->whole); break;
+    case CDP__JSON_WHOLE: *out = cdp__pk_whole(CDP__TREE_INT, j->whole); break;
     case CDP__JSON_REAL:
-        *out = cdp__mem_whole(CDP__MEM_REAL, 0);
+        *out = cdp__pk_whole(CDP__TREE_REAL, 0);
         out->as.real = j->real;
         break;
     case CDP__JSON_TRUE:
-    case CDP__JSON_FALSE: *out = cdp__mem_whole(CDP__MEM_BOOL, kind == CDP__JSON_TRUE); break;
+    case CDP__JSON_FALSE: *out = cdp__pk_whole(CDP__TREE_BOOL, kind == CDP__JSON_TRUE); break;
     case CDP__JSON_DICT:
     case CDP__JSON_LIST:
-        if (!cdp__mem_push_box(r, kind == CDP__JSON_DICT ? CDP__MEM_DICT : CDP__MEM_LIST))
+        if (!cdp__pk_push_box(r, kind == CDP__JSON_DICT ? CDP__TREE_DICT : CDP__TREE_LIST))
             return false;
         *out = r->stack[r->depth - 1];
         break;
-    default: *out = cdp__mem_whole(CDP__MEM_NONE, 0); break;
+    default: *out = cdp__pk_whole(CDP__TREE_NONE, 0); break;
     }
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
+CDP__PRIVATE bool cdp__mem_unjson(cdp__tree_reader *r, cdp__tree *out) {
     cdp__json_reader j = cdp__json_open(r->data, r->bytes);
     cdp__json_kind kind;
     for (; (kind = cdp__json_next(&j)) != CDP__JSON_END; r->at = j.at) {
-        cdp__mem_box *const in = r->depth ? r->stack[r->depth - 1].as.box : NULL;
-        cdp__mem_value v;
+        cdp__tree_box *const in = r->depth ? r->stack[r->depth - 1].as.box : NULL;
+        cdp__tree v;
         if (kind == CDP__JSON_CLOSE) {
             --r->depth;
             continue;
         }
         r->at = j.at;
-        if (kind == CDP__JSON_BAD) return cdp__mem_bad(r, j.why);
+        if (kind == CDP__JSON_BAD) return cdp__tree_bad(r, j.why);
         if (!cdp__mem_json_value(r, &j, kind, &v)) return false;
         if (!in)
             *out = v;
-        else if (!cdp__mem_box_add(r, in, &v, 1))
+        else if (!cdp__tree_box_add(r, in, &v, 1))
             return false;
     }
     return true;
@@ -5235,11 +5336,11 @@ CDP__PRIVATE bool cdp__mem_unjson(cdp__mem_reader *r, cdp__mem_value *out) {
 
 /* Adds a token. NULL: out of memory (r->no_memory), or there are as many as the file has bytes. */
 CDP__PRIVATE cdp__mem_token *cdp__mem_token_add(
-    cdp__mem_reader *r, cdp_mem_shot *s, cdp__mem_kind kind, uint64_t count) {
+    cdp__tree_reader *r, cdp_mem_shot *s, cdp__tree_kind kind, uint64_t count) {
     cdp__mem_token *t;
     if (s->token_count > r->bytes) return NULL;
     if (!cdp__mem_add(s, token, 2)) {
-        cdp__mem_read_nomem(r);
+        cdp__tree_nomem(r);
         return NULL;
     }
     if (!s->token_count) memset(&s->tokens[s->token_count++], 0, sizeof *t);
@@ -5251,52 +5352,50 @@ CDP__PRIVATE cdp__mem_token *cdp__mem_token_add(
 }
 
 CDP__PRIVATE const char *cdp__mem_token_text(
-    cdp__mem_reader *r, cdp_mem_shot *s, const char *text, uint64_t bytes) {
+    cdp__tree_reader *r, cdp_mem_shot *s, const char *text, uint64_t bytes) {
     const char *const copy = cdp__mem_text_of(&s->texts, text, bytes);
-    if (!copy) cdp__mem_read_nomem(r);
+    if (!copy) cdp__tree_nomem(r);
     return copy;
 }
 
 /* Adds the key of a dict: a text, or a number as text. */
-CDP__PRIVATE bool cdp__mem_token_key(cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
-    cdp__mem_token *const t = cdp__mem_token_add(r, s, CDP__MEM_TEXT, 0);
+CDP__PRIVATE bool cdp__mem_token_key(cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *v) {
+    cdp__mem_token *const t = cdp__mem_token_add(r, s, CDP__TREE_TEXT, 0);
     char number[24] = "?";
     if (!t) return false;
-    if (v->kind == CDP__MEM_INT)
+    if (v->kind == CDP__TREE_INT)
         (void)cdp__format(number, sizeof number, "%lld", (long long)v->as.whole);
-    t->as.text = v->kind == CDP__MEM_TEXT ? cdp__mem_token_text(r, s, v->as.text, v->length)
-                                          : cdp__mem_token_text(r, s, number, strlen(number));
+    t->as.text = v->kind == CDP__TREE_TEXT ? cdp__mem_token_text(r, s, v->as.text, v->length)
+                                           : cdp__mem_token_text(r, s, number, strlen(number));
     return t->as.text != NULL;
 }
 
 /* Adds a value without what it holds. */
-CDP__PRIVATE bool cdp__mem_token_value(
-    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
-    const bool box = v->kind == CDP__MEM_LIST || v->kind == CDP__MEM_DICT;
+CDP__PRIVATE bool cdp__mem_token_value(cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *v) {
+    const bool box = v->kind == CDP__TREE_LIST || v->kind == CDP__TREE_DICT;
     const uint64_t count = box ? v->as.box->count : 0;
     cdp__mem_token *const t =
-        cdp__mem_token_add(r, s, v->kind, v->kind == CDP__MEM_DICT ? count / 2 : count);
+        cdp__mem_token_add(r, s, v->kind, v->kind == CDP__TREE_DICT ? count / 2 : count);
     if (!t) return false;
-    if (v->kind == CDP__MEM_REAL)
+    if (v->kind == CDP__TREE_REAL)
         t->as.real = v->as.real;
-    else if (v->kind == CDP__MEM_TEXT)
+    else if (v->kind == CDP__TREE_TEXT)
         t->as.text = cdp__mem_token_text(r, s, v->as.text, v->length);
     else if (!box)
         t->as.whole = v->as.whole;
-    return v->kind != CDP__MEM_TEXT || t->as.text;
+    return v->kind != CDP__TREE_TEXT || t->as.text;
 }
 
 /* Adds a value and everything that it holds. */
-CDP__PRIVATE bool cdp__mem_token_tree(
-    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+CDP__PRIVATE bool cdp__mem_token_tree(cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *v) {
     struct {
-        const cdp__mem_value *box;
+        const cdp__tree *box;
         uint64_t at;
     } open[CDP__MEM_DEEP];
     uint32_t depth = 0;
     for (;;) {
         if (!cdp__mem_token_value(r, s, v)) return false;
-        if (v->kind == CDP__MEM_LIST || v->kind == CDP__MEM_DICT) {
+        if (v->kind == CDP__TREE_LIST || v->kind == CDP__TREE_DICT) {
             if (depth == CDP__MEM_DEEP) return false;
             open[depth].box = v;
             open[depth++].at = 0;
@@ -5305,7 +5404,7 @@ CDP__PRIVATE bool cdp__mem_token_tree(
             --depth;
         if (!depth) return true;
         v = &open[depth - 1].box->as.box->items[open[depth - 1].at++];
-        if (open[depth - 1].box->kind != CDP__MEM_DICT) continue;
+        if (open[depth - 1].box->kind != CDP__TREE_DICT) continue;
         if (!cdp__mem_token_key(r, s, v)) return false;
         v = &open[depth - 1].box->as.box->items[open[depth - 1].at++];
     }
@@ -5313,16 +5412,16 @@ CDP__PRIVATE bool cdp__mem_token_tree(
 
 /* Keeps the pairs of a dict whose keys are none of these words, which end with NULL. *out: the
    number of the token, a dict; 0: there are none. */
-CDP__PRIVATE bool cdp__mem_import_others(cdp__mem_reader *r, cdp_mem_shot *s,
-    const cdp__mem_value *dict, const char *const *words, uint32_t *out) {
-    const cdp__mem_box *const b = dict->kind == CDP__MEM_DICT ? dict->as.box : NULL;
+CDP__PRIVATE bool cdp__mem_import_others(cdp__tree_reader *r, cdp_mem_shot *s,
+    const cdp__tree *dict, const char *const *words, uint32_t *out) {
+    const cdp__tree_box *const b = dict->kind == CDP__TREE_DICT ? dict->as.box : NULL;
     uint64_t i, k, before;
     *out = 0;
     for (i = 0; b && i + 1 < b->count; i += 2) {
-        for (k = 0; words[k] && !cdp__mem_value_is(&b->items[i], words[k]); ++k) {
+        for (k = 0; words[k] && !cdp__tree_is(&b->items[i], words[k]); ++k) {
         }
         if (words[k]) continue;
-        if (!*out && !cdp__mem_token_add(r, s, CDP__MEM_DICT, 0)) return !r->no_memory;
+        if (!*out && !cdp__mem_token_add(r, s, CDP__TREE_DICT, 0)) return !r->no_memory;
         if (!*out) *out = (uint32_t)s->token_count - 1;
         before = s->token_count;
         if (cdp__mem_token_key(r, s, &b->items[i]) && cdp__mem_token_tree(r, s, &b->items[i + 1]))
@@ -5334,8 +5433,8 @@ CDP__PRIVATE bool cdp__mem_import_others(cdp__mem_reader *r, cdp_mem_shot *s,
 }
 
 /* Keeps a whole value, if it is of this kind. */
-CDP__PRIVATE bool cdp__mem_import_whole(cdp__mem_reader *r, cdp_mem_shot *s,
-    const cdp__mem_value *v, cdp__mem_kind kind, uint32_t *out) {
+CDP__PRIVATE bool cdp__mem_import_whole(
+    cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *v, cdp__tree_kind kind, uint32_t *out) {
     *out = 0;
     if (!v || v->kind != kind) return true;
     *out = (uint32_t)(s->token_count ? s->token_count : 1);
@@ -5351,9 +5450,9 @@ CDP__PRIVATE bool cdp__mem_import_whole(cdp__mem_reader *r, cdp_mem_shot *s,
    repeats are shared or counted, so that the snapshot stays in proportion to the file. */
 
 CDP__PRIVATE const char *cdp__mem_import_text(
-    cdp_mem_shot *s, const cdp__mem_value *v, const char *other) {
+    cdp_mem_shot *s, const cdp__tree *v, const char *other) {
     const char *t;
-    if (!v || v->kind != CDP__MEM_TEXT) return other;
+    if (!v || v->kind != CDP__TREE_TEXT) return other;
     t = cdp__mem_text_of(&s->texts, v->as.text, cdp__min(v->length, CDP__MEM_TEXT_MAX));
     if (!t) s->failed = true;
     return t ? t : s->empty;
@@ -5361,59 +5460,59 @@ CDP__PRIVATE const char *cdp__mem_import_text(
 
 /* The number of a list of frames. Equal lists of the file are converted once. */
 CDP__PRIVATE uint32_t cdp__mem_import_stack(
-    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+    cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *v) {
     static const char *const words[] = {"filename", "name", "line", NULL};
-    cdp__mem_box *const b = v && v->kind == CDP__MEM_LIST ? v->as.box : NULL;
+    cdp__tree_box *const b = v && v->kind == CDP__TREE_LIST ? v->as.box : NULL;
     uint64_t i;
     uint32_t n;
     if (!b || !b->count) return 0;
-    if (b->stack) return b->stack - 1;
+    if (b->mark) return b->mark - 1; /* the number of the stack + 1 */
     n = cdp__mem_shot_stack(s, b->count);
-    b->stack = n + 1;
+    b->mark = n + 1;
     for (i = 0; n && i < b->count; ++i) {
         cdp_mem_frame *const f = &s->frames[s->stacks[n].first + i];
-        const cdp__mem_value *const d = &b->items[i];
-        f->filename = cdp__mem_import_text(s, cdp__mem_value_get(d, "filename"), s->empty);
-        f->name = cdp__mem_import_text(s, cdp__mem_value_get(d, "name"), s->empty);
-        f->line = (uint32_t)(cdp__mem_value_count(cdp__mem_value_get(d, "line"), 0) & 0xffffffffu);
+        const cdp__tree *const d = &b->items[i];
+        f->filename = cdp__mem_import_text(s, cdp__tree_get(d, "filename"), s->empty);
+        f->name = cdp__mem_import_text(s, cdp__tree_get(d, "name"), s->empty);
+        f->line = (uint32_t)(cdp__mem_number_of(cdp__tree_get(d, "line"), 0) & 0xffffffffu);
         if (!cdp__mem_import_others(r, s, d, words, &f->others)) return 0;
     }
     return n;
 }
 
-CDP__PRIVATE void cdp__mem_import_pool(const cdp__mem_value *dict, uint64_t pool[2]) {
-    const cdp__mem_value *v = cdp__mem_value_get(dict, "segment_pool_id");
-    const cdp__mem_box *b = cdp__mem_value_list(v ? v : cdp__mem_value_get(dict, "pool_id"));
-    pool[0] = b && b->count == 2 ? cdp__mem_value_count(&b->items[0], 0) : 0;
-    pool[1] = b && b->count == 2 ? cdp__mem_value_count(&b->items[1], 0) : 0;
+CDP__PRIVATE void cdp__mem_import_pool(const cdp__tree *dict, uint64_t pool[2]) {
+    const cdp__tree *v = cdp__tree_get(dict, "segment_pool_id");
+    const cdp__tree_box *b = cdp__tree_list(v ? v : cdp__tree_get(dict, "pool_id"));
+    pool[0] = b && b->count == 2 ? cdp__mem_number_of(&b->items[0], 0) : 0;
+    pool[1] = b && b->count == 2 ? cdp__mem_number_of(&b->items[1], 0) : 0;
 }
 
-CDP__PRIVATE uint64_t cdp__mem_import_count(const cdp__mem_value *dict, const char *key) {
-    return cdp__mem_value_count(cdp__mem_value_get(dict, key), 0);
+CDP__PRIVATE uint64_t cdp__mem_import_count(const cdp__tree *dict, const char *key) {
+    return cdp__mem_number_of(cdp__tree_get(dict, key), 0);
 }
 
-CDP__PRIVATE cdp_mem_state cdp__mem_import_state(const cdp__mem_value *v) {
-    if (!v || cdp__mem_value_is(v, "inactive")) return CDP_MEM_INACTIVE;
-    return cdp__mem_value_is(v, "active_allocated") ? CDP_MEM_ACTIVE : CDP_MEM_PENDING;
+CDP__PRIVATE cdp_mem_state cdp__mem_import_state(const cdp__tree *v) {
+    if (!v || cdp__tree_is(v, "inactive")) return CDP_MEM_INACTIVE;
+    return cdp__tree_is(v, "active_allocated") ? CDP_MEM_ACTIVE : CDP_MEM_PENDING;
 }
 
 /* A block without an address follows the previous one. */
 CDP__PRIVATE bool cdp__mem_import_blocks(
-    cdp__mem_reader *r, cdp_mem_shot *s, cdp_mem_segment *g, const cdp__mem_box *list) {
+    cdp__tree_reader *r, cdp_mem_shot *s, cdp_mem_segment *g, const cdp__tree_box *list) {
     static const char *const words[] = {
         "address", "size", "requested_size", "state", "frames", "user_metadata", NULL};
     uint64_t i, at = g->address;
     if (!list) return true;
-    if (!cdp__mem_add(s, block, list->count)) return cdp__mem_read_nomem(r);
+    if (!cdp__mem_add(s, block, list->count)) return cdp__tree_nomem(r);
     for (i = 0; i < list->count; ++i) {
-        const cdp__mem_value *const d = &list->items[i];
+        const cdp__tree *const d = &list->items[i];
         cdp_mem_block *const b = &s->blocks[s->block_count++];
-        b->address = cdp__mem_value_count(cdp__mem_value_get(d, "address"), at);
+        b->address = cdp__mem_number_of(cdp__tree_get(d, "address"), at);
         b->size = cdp__mem_import_count(d, "size");
-        b->requested = cdp__mem_value_count(cdp__mem_value_get(d, "requested_size"), b->size);
-        b->state = cdp__mem_import_state(cdp__mem_value_get(d, "state"));
-        b->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
-        b->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+        b->requested = cdp__mem_number_of(cdp__tree_get(d, "requested_size"), b->size);
+        b->state = cdp__mem_import_state(cdp__tree_get(d, "state"));
+        b->stack = cdp__mem_import_stack(r, s, cdp__tree_get(d, "frames"));
+        b->label = cdp__mem_import_text(s, cdp__tree_get(d, "user_metadata"), NULL);
         if (!cdp__mem_import_others(r, s, d, words, &b->others)) return false;
         at = b->address + b->size;
         cdp__mem_segment_sum(g, b);
@@ -5423,46 +5522,46 @@ CDP__PRIVATE bool cdp__mem_import_blocks(
 }
 
 CDP__PRIVATE bool cdp__mem_import_segment(
-    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *d) {
+    cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *d) {
     static const char *const words[] = {"device", "address", "total_size", "allocated_size",
         "active_size", "requested_size", "stream", "segment_type", "segment_pool_id", "pool_id",
         "is_expandable", "is_external", "user_metadata", "frames", "blocks", NULL};
-    const cdp__mem_value *const type = cdp__mem_value_get(d, "segment_type");
-    const cdp__mem_box *const blocks = cdp__mem_value_list(cdp__mem_value_get(d, "blocks"));
+    const cdp__tree *const type = cdp__tree_get(d, "segment_type");
+    const cdp__tree_box *const blocks = cdp__tree_list(cdp__tree_get(d, "blocks"));
     const uint64_t device = cdp__mem_import_count(d, "device");
     cdp_mem_segment *g;
-    if (d->kind != CDP__MEM_DICT) return cdp__mem_bad(r, "a segment is no dict");
-    if (device >= CDP__MEM_DEVICES) return cdp__mem_bad(r, "a device has a number above 1023");
+    if (d->kind != CDP__TREE_DICT) return cdp__tree_bad(r, "a segment is no dict");
+    if (device >= CDP__MEM_DEVICES) return cdp__tree_bad(r, "a device has a number above 1023");
     if (s->block_count + (blocks ? blocks->count : 0) > r->bytes)
-        return cdp__mem_bad(r, "a list of blocks is repeated too often");
-    if (!cdp__mem_add(s, segment, 1)) return cdp__mem_read_nomem(r);
+        return cdp__tree_bad(r, "a list of blocks is repeated too often");
+    if (!cdp__mem_add(s, segment, 1)) return cdp__tree_nomem(r);
     g = &s->segments[s->segment_count++];
     memset(g, 0, sizeof *g);
     g->device = (uint32_t)device;
     g->address = cdp__mem_import_count(d, "address");
     g->size = cdp__mem_import_count(d, "total_size");
     g->stream = cdp__mem_import_count(d, "stream");
-    g->large = type && cdp__mem_value_is(type, "large");
+    g->large = type && cdp__tree_is(type, "large");
     g->grows = cdp__mem_import_count(d, "is_expandable") != 0;
     g->external = cdp__mem_import_count(d, "is_external") != 0;
-    g->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
-    g->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+    g->stack = cdp__mem_import_stack(r, s, cdp__tree_get(d, "frames"));
+    g->label = cdp__mem_import_text(s, cdp__tree_get(d, "user_metadata"), NULL);
     cdp__mem_import_pool(d, g->pool);
     if (!cdp__mem_import_others(r, s, d, words, &g->others)) return false;
-    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__mem_read_nomem(r);
+    if (!cdp__mem_shot_devices(s, device + 1)) return cdp__tree_nomem(r);
     return cdp__mem_import_blocks(r, s, g, blocks);
 }
 
-CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__mem_value *v) {
+CDP__PRIVATE cdp_mem_action cdp__mem_import_action(const cdp__tree *v) {
     uint32_t i;
     for (i = 0; v && i < CDP_MEM_ACTION_COUNT; ++i)
-        if (cdp__mem_value_is(v, cdp_mem_action_name((cdp_mem_action)i))) return (cdp_mem_action)i;
+        if (cdp__tree_is(v, cdp_mem_action_name((cdp_mem_action)i))) return (cdp_mem_action)i;
     return CDP_MEM_ACTION_COUNT;
 }
 
 /* Reads events of one device. Skips actions that only newer writers use. */
 CDP__PRIVATE bool cdp__mem_import_events(
-    cdp__mem_reader *r, cdp_mem_shot *s, uint32_t device, const cdp__mem_box *list) {
+    cdp__tree_reader *r, cdp_mem_shot *s, uint32_t device, const cdp__tree_box *list) {
     static const char *const words[] = {"action", "addr", "device_free", "size", "stream",
         "time_us", "frames", "user_metadata", "segment_pool_id", "pool_id", NULL};
     cdp_mem_event *e;
@@ -5470,12 +5569,12 @@ CDP__PRIVATE bool cdp__mem_import_events(
     for (i = 0; i < s->device_count; ++i)
         count += s->devices[i].count;
     if (count + list->count > r->bytes)
-        return cdp__mem_bad(r, "a list of events is repeated too often");
+        return cdp__tree_bad(r, "a list of events is repeated too often");
     e = cdp__mem_shot_events(s, device, list->count);
-    if (!e && list->count) return cdp__mem_read_nomem(r);
+    if (!e && list->count) return cdp__tree_nomem(r);
     for (i = 0; i < list->count; ++i) {
-        const cdp__mem_value *const d = &list->items[i];
-        const cdp_mem_action action = cdp__mem_import_action(cdp__mem_value_get(d, "action"));
+        const cdp__tree *const d = &list->items[i];
+        const cdp_mem_action action = cdp__mem_import_action(cdp__tree_get(d, "action"));
         if (action == CDP_MEM_ACTION_COUNT) continue;
         e->action = action;
         e->address = cdp__mem_import_count(d, "addr");
@@ -5483,8 +5582,8 @@ CDP__PRIVATE bool cdp__mem_import_events(
         e->size = cdp__mem_import_count(d, "size");
         e->stream = cdp__mem_import_count(d, "stream");
         e->time_us = cdp__mem_import_count(d, "time_us");
-        e->stack = cdp__mem_import_stack(r, s, cdp__mem_value_get(d, "frames"));
-        e->label = cdp__mem_import_text(s, cdp__mem_value_get(d, "user_metadata"), NULL);
+        e->stack = cdp__mem_import_stack(r, s, cdp__tree_get(d, "frames"));
+        e->label = cdp__mem_import_text(s, cdp__tree_get(d, "user_metadata"), NULL);
         cdp__mem_import_pool(d, e->pool);
         if (!cdp__mem_import_others(r, s, d, words, &e->others)) return false;
         ++s->devices[device].count;
@@ -5493,22 +5592,21 @@ CDP__PRIVATE bool cdp__mem_import_events(
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_import_traces(
-    cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
-    const cdp__mem_box *const b = cdp__mem_value_list(v);
+CDP__PRIVATE bool cdp__mem_import_traces(cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *v) {
+    const cdp__tree_box *const b = cdp__tree_list(v);
     uint64_t i;
-    if (!b) return cdp__mem_bad(r, "device_traces is no list");
-    if (b->count > CDP__MEM_DEVICES) return cdp__mem_bad(r, "there are more than 1024 devices");
-    if (!cdp__mem_shot_devices(s, b->count)) return cdp__mem_read_nomem(r);
+    if (!b) return cdp__tree_bad(r, "device_traces is no list");
+    if (b->count > CDP__MEM_DEVICES) return cdp__tree_bad(r, "there are more than 1024 devices");
+    if (!cdp__mem_shot_devices(s, b->count)) return cdp__tree_nomem(r);
     for (i = 0; i < b->count; ++i) {
-        const cdp__mem_box *const list = cdp__mem_value_list(&b->items[i]);
-        if (!list) return cdp__mem_bad(r, "the trace of a device is no list");
+        const cdp__tree_box *const list = cdp__tree_list(&b->items[i]);
+        if (!list) return cdp__tree_bad(r, "the trace of a device is no list");
         if (!cdp__mem_import_events(r, s, (uint32_t)i, list)) return false;
     }
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__mem_box *b) {
+CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__tree_box *b) {
     uint64_t i;
     for (i = 0; b && i < b->count; ++i) {
         cdp__mem_module *k;
@@ -5518,33 +5616,33 @@ CDP__PRIVATE bool cdp__mem_import_modules(cdp_mem_shot *s, const cdp__mem_box *b
         k->base = cdp__mem_import_count(&b->items[i], "base");
         k->path = (uint32_t)s->module_path_count;
         s->module_paths[s->module_path_count++] =
-            cdp__mem_import_text(s, cdp__mem_value_get(&b->items[i], "path"), s->empty);
+            cdp__mem_import_text(s, cdp__tree_get(&b->items[i], "path"), s->empty);
     }
     return true;
 }
 
-CDP__PRIVATE bool cdp__mem_import(cdp__mem_reader *r, cdp_mem_shot *s, const cdp__mem_value *v) {
+CDP__PRIVATE bool cdp__mem_import(cdp__tree_reader *r, cdp_mem_shot *s, const cdp__tree *v) {
     static const char *const words[] = {"segments", "device_traces", "allocator_settings",
         "external_annotations", "events_lost", "stacks_lost", "labels_lost", "modules", NULL};
-    const cdp__mem_box *const segments = cdp__mem_value_list(cdp__mem_value_get(v, "segments"));
+    const cdp__tree_box *const segments = cdp__tree_list(cdp__tree_get(v, "segments"));
     uint64_t i;
-    if (!segments) return cdp__mem_bad(r, "it is no snapshot: there is no list of segments");
+    if (!segments) return cdp__tree_bad(r, "it is no snapshot: there is no list of segments");
     for (i = 0; i < segments->count; ++i)
         if (!cdp__mem_import_segment(r, s, &segments->items[i])) return false;
     cdp__mem_shot_link(s);
-    if (!cdp__mem_import_traces(r, s, cdp__mem_value_get(v, "device_traces"))) return false;
+    if (!cdp__mem_import_traces(r, s, cdp__tree_get(v, "device_traces"))) return false;
     if (!cdp__mem_import_whole(
-            r, s, cdp__mem_value_get(v, "allocator_settings"), CDP__MEM_DICT, &s->file_settings)
+            r, s, cdp__tree_get(v, "allocator_settings"), CDP__TREE_DICT, &s->file_settings)
         || !cdp__mem_import_whole(
-            r, s, cdp__mem_value_get(v, "external_annotations"), CDP__MEM_LIST, &s->annotations)
+            r, s, cdp__tree_get(v, "external_annotations"), CDP__TREE_LIST, &s->annotations)
         || !cdp__mem_import_others(r, s, v, words, &s->others))
         return false;
     s->events_lost = cdp__mem_import_count(v, "events_lost");
     s->stacks_lost = cdp__mem_import_count(v, "stacks_lost");
     s->labels_lost = cdp__mem_import_count(v, "labels_lost");
-    if (!cdp__mem_import_modules(s, cdp__mem_value_list(cdp__mem_value_get(v, "modules"))))
-        return cdp__mem_read_nomem(r);
-    return s->failed ? cdp__mem_read_nomem(r) : true;
+    if (!cdp__mem_import_modules(s, cdp__tree_list(cdp__tree_get(v, "modules"))))
+        return cdp__tree_nomem(r);
+    return s->failed ? cdp__tree_nomem(r) : true;
 }
 
 /* ---- >>mem/timeline: lifetimes of memory ----------------------------------------------------- */
@@ -5597,7 +5695,7 @@ CDP__PRIVATE uint64_t cdp__mem_line_slot(const cdp__mem_line *l, uint64_t addres
 CDP__PRIVATE cdp__mem_element *cdp__mem_line_add(
     cdp__mem_line *l, uint64_t address, uint64_t size, uint32_t stack, const char *label) {
     cdp__mem_element *e;
-    if (!cdp__mem_room(l->shot->os, (void **)&l->elements, &l->room, l->count + 1, sizeof *e))
+    if (!cdp__more_room(l->shot->os, (void **)&l->elements, &l->room, l->count + 1, sizeof *e))
         return NULL;
     e = &l->elements[l->count++];
     memset(e, 0, sizeof *e);
@@ -5998,7 +6096,7 @@ CDP__PRIVATE bool cdp__mem_plot_column(cdp__mem_plot *p, uint32_t column, uint64
         p->live[n++] = at;
         if (p->y[at] < y || p->y[at] > y) {
             cdp__mem_point *k;
-            if (!cdp__mem_room(p->line.shot->os, (void **)&p->points, &p->point_room,
+            if (!cdp__more_room(p->line.shot->os, (void **)&p->points, &p->point_room,
                     p->point_count + 1, sizeof *p->points))
                 return false;
             k = &p->points[p->point_count++];
@@ -8710,20 +8808,20 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
 }
 
 /* Reads a pickle or JSON; the first byte tells which. */
-CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
+CDP__PRIVATE bool cdp__mem_read_tree(cdp__tree_reader *r, cdp__tree *out) {
     /* protocols 0 and 1 say no number: they begin with the dict, "(d" or "}" */
     if (r->bytes && (r->data[0] == 0x80 || r->data[0] == '(' || r->data[0] == '}'))
-        return cdp__mem_unpickle(r, out);
+        return cdp__unpickle(r, out);
     while (r->at < r->bytes && r->data[r->at] <= ' ')
         ++r->at;
     if (r->at < r->bytes && r->data[r->at] == '{') return cdp__mem_unjson(r, out);
-    return cdp__mem_bad(r, "it is neither a pickle nor JSON");
+    return cdp__tree_bad(r, "it is neither a pickle nor JSON");
 }
 
 CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out) {
-    cdp__mem_reader r;
-    cdp__mem_value tree;
+    cdp__tree_reader r;
+    cdp__tree tree;
     cdp_mem_shot *s = NULL;
     cdp_status st = CDP_OK;
     if (!out) return cdp__missing("cdp_mem_read", "out");
@@ -8736,7 +8834,7 @@ CDP_API cdp_status cdp_mem_read(
     if (cdp__mem_read_tree(&r, &tree)) {
         s = cdp__mem_shot_new(r.memory.os);
         if (!s)
-            cdp__mem_read_nomem(&r);
+            cdp__tree_nomem(&r);
         else if (cdp__mem_import(&r, s, &tree))
             *out = s;
     }
@@ -8749,7 +8847,7 @@ CDP_API cdp_status cdp_mem_read(
                 "cdp_mem_read: byte %llu of %llu: %s", (unsigned long long)r.at,
                 (unsigned long long)bytes, r.why);
     }
-    cdp__mem_reader_close(&r);
+    cdp__tree_close(&r);
     return st;
 }
 

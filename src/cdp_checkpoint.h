@@ -55,6 +55,8 @@
         without a copy, if writing is fast enough          desc.late, cdp_ckpt_staged
         go on from the newest step                         cdp_ckpt_load, CDP_CKPT_LATEST
         load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
+        load what torch.distributed.checkpoint has saved   the same: its folder with .metadata
+        load f32 into bf16, or the other way round         desc.cast
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
         see what the last call did                         cdp_ckpt_info_of
         read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
@@ -89,6 +91,16 @@
         PATH/lock: locked while a job saves, so that a second one is refused (BUSY).
         Elements of 8 bytes come first in a file, then those of 4, 2 and 1, so all are aligned; the
         data of a file begin at a multiple of 4096.
+
+    FILES OF PYTORCH
+        torch.distributed.checkpoint.HuggingFaceStorageReader loads ours. A folder that dcp.save()
+        has written (.metadata and .distcp) is loaded here as ours are: into any layout, by any
+        number of ranks, by tools/checkpoint, too, which merges it into one file of safetensors. A
+        tensor has the name that it has there, such as "state.a.exp_avg". What is no tensor is a
+        blob: the bytes of an archive of torch.save(). Pickles are read as values: no name in them
+        is looked up, and nothing is called. There are no sums, so nothing is verified. Refused
+        (UNSUPPORTED): tensors with other strides than those of their shape, compressed archives,
+        transforms, and dtypes that are not known here.
 
     WHY NOTHING IS LOST
         A save writes into step-N.tmp-ID. All ranks sync their files; then rank 0 writes and syncs
@@ -149,11 +161,10 @@
 
     LIMITS
         names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
-        not here yet, and not promised: files of each rank alone, where no
-        path is shared; conversion of dtypes while loading; reading PyTorch's .distcp and .pt;
-        object stores without rename; complex dtypes, which safetensors does not have; runs of
-        columns shorter than 64 KiB are written one by one, which is slow: cut rows, or
-        redistribute first; big-endian machines
+        not here yet, and not promised: files of each rank alone, where no path is shared; PyTorch's
+        .pt, and writing .distcp; object stores without rename; complex dtypes, which safetensors
+        does not have; runs of columns shorter than 64 KiB are written one by one, which is slow:
+        cut rows, or redistribute first; big-endian machines
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #ifdef CDP_CHECKPOINT_IMPLEMENTATION
@@ -196,6 +207,8 @@ extern "C" {
 #define CDP_CHECKPOINT_IMPL_INCLUDED
 
 #include "text/json_read.h"
+#include "text/tree.h"
+#include "text/unpickle.h"
 
 #include "checkpoint/sums.h"
 #include "checkpoint/pieces.h"
@@ -212,6 +225,8 @@ extern "C" {
 #include "checkpoint/write.h"
 #include "checkpoint/run.h"
 #include "checkpoint/background.h"
+#include "checkpoint/zip.h"
+#include "checkpoint/torch.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/load.h"
 

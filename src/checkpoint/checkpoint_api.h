@@ -40,6 +40,8 @@ typedef struct cdp_ckpt_desc {
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */
     bool partial;     /* load: items and blobs that are missing in the files keep their values */
+    bool cast;        /* load: elements of another dtype are converted as cdp_convert() does, and
+                         rounded once; sums are those of what the files have */
     const cdp_os *os; /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
     /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
@@ -63,6 +65,7 @@ typedef struct cdp_ckpt_info {
     uint64_t stage_bytes, stall_ns; /* cdp_ckpt_save_async: bytes that were copied; how long its
                                        call, cdp_ckpt_staged() and cdp_ckpt_wait() took together */
     uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
+    uint32_t cast;             /* load: items that were converted */
 } cdp_ckpt_info;
 
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
@@ -112,13 +115,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *ckpt, uint32_t timeout
 
 /* Load a step (CDP_CKPT_LATEST: the newest complete one) into the items and blobs, in whatever
    layout they have now. `path` (NULL: the desc's): a folder of steps, or one step, or files of
-   safetensors with their folder, as Hugging Face has them, or one such file. *found (may be NULL)
-   becomes the step (0 where the files have none). Collective; all ranks return the same status and
-   text. On an error items may hold anything. Errors: STATE (there is no such step; nothing was
+   safetensors with their folder, as Hugging Face has them, or one such file, or a folder that
+   torch.distributed.checkpoint has written, where everything that is no tensor is a blob: the
+   bytes of an archive of torch.save(). *found (may be NULL) becomes the step (0 where the files
+   have none). Collective; all ranks return the same status and text. On an error items may hold anything. Errors: STATE (there is no such step; nothing was
    changed), MISMATCH (nothing was changed; lists what is missing, and every item whose shape or
-   dtype is another one), IO (rank, file, errno; with EBADMSG: a sum is wrong, the text names tensor
-   and elements, or a file is not what it should be), INVALID (as for saving; a blob is larger
-   than its room), UNSUPPORTED, NOMEM, or the group's failure. */
+   dtype is another one, but for `cast`), IO (rank, file, errno; with EBADMSG: a sum is wrong, the
+   text names tensor and elements, or a file is not what it should be), INVALID (as for saving; a
+   blob is larger than its room), UNSUPPORTED, NOMEM, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
     cdp_ckpt *ckpt, const char *path, uint64_t step, uint64_t *found);
 

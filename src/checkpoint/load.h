@@ -16,6 +16,7 @@
 #include "../base/text.h"
 #include "../text/format.h"
 #include "../dtype/dtype.h"
+#include "../dtype/convert.h"
 #include "checkpoint_api.h"
 #include "reader_api.h"
 #include "sums.h"
@@ -34,9 +35,11 @@ typedef struct cdp__ck_load {
     cdp_ckpt *c;
     cdp_ckpt_reader *r;
     uint64_t *shares,
-        *held;        /* for each slab of the table: sums of the share, of all that is held */
-    uint64_t *counts; /* elements of that */
-    uint8_t *memory;  /* of the item that is read now */
+        *held;             /* for each slab of the table: sums of the share, of all that is held */
+    uint64_t *counts;      /* elements of that */
+    const uint8_t *memory; /* of element `first` of the item that is read now, as in the files */
+    uint64_t first;
+    uint8_t *window; /* CDP__CK_CALL bytes, from the first item on that is converted */
 } cdp__ck_load;
 
 /* ---- before reading ---- */
@@ -64,9 +67,15 @@ CDP__PRIVATE void cdp__ck_shape_text(cdp__text *t, uint32_t ndim, const uint64_t
     cdp__text_char(t, ']');
 }
 
-/* Compares an item with what the files have of it. */
+/* Whether elements of one dtype can become those of another. */
+CDP__PRIVATE bool cdp__ck_converts(cdp_dtype from, cdp_dtype to) {
+    return cdp__dtype_row_of(from)->kind != CDP__COMPLEX && !cdp__dtype_left_out(from)
+        && !cdp__dtype_left_out(to);
+}
+
+/* Compares an item with what the files have of it. `cast`: another dtype will be converted. */
 CDP__PRIVATE void cdp__ck_item_fits(
-    const cdp_item *i, const cdp__ck_entry *e, cdp__text *list, uint32_t *count) {
+    const cdp_item *i, const cdp__ck_entry *e, bool cast, cdp__text *list, uint32_t *count) {
     const uint64_t *shape;
     const uint32_t ndim = cdp__ck_item_shape(i, &shape);
     const cdp_dtype dtype = cdp__ck_item_dtype(i);
@@ -74,7 +83,7 @@ CDP__PRIVATE void cdp__ck_item_fits(
     cdp__text t = cdp__text_of(what, sizeof what);
     const bool same =
         ndim == e->ndim && memcmp(shape, e->shape, ndim * sizeof *shape) == 0 && !e->blob;
-    if (same && dtype == e->dtype) return;
+    if (same && (dtype == e->dtype || (cast && cdp__ck_converts(e->dtype, dtype)))) return;
     cdp__text_add(&t, "is %s", e->blob ? "a blob, not " : "");
     cdp__text_add(&t, "%s", cdp__dtype_row_of(e->dtype)->name);
     cdp__ck_shape_text(&t, e->ndim, e->shape);
@@ -102,8 +111,9 @@ CDP__PRIVATE cdp_status cdp__ck_fits(cdp__ck_load *l) {
                 cdp__ck_mistake(&t, &mistakes, d->items[i].name, "is not in the files");
             continue;
         }
-        cdp__ck_item_fits(&d->items[i], e, &t, &mistakes);
+        cdp__ck_item_fits(&d->items[i], e, d->cast, &t, &mistakes);
         e->item = i;
+        l->c->info.cast += cdp__ck_item_dtype(&d->items[i]) != e->dtype;
     }
     for (k = 0; k < l->r->t.count; ++k)
         l->c->info.surplus += l->r->t.entries[k].item == UINT32_MAX && !l->r->t.entries[k].blob;
@@ -174,7 +184,8 @@ CDP__PRIVATE void cdp__ck_load_got(
         const uint64_t within = r.at % slab;
         uint64_t sum;
         r.count = cdp__min(r.count, slab - within);
-        sum = cdp__ck_sum(&l->c->weights, l->memory + place * elem, elem, r.at, r.count);
+        sum =
+            cdp__ck_sum(&l->c->weights, l->memory + (place - l->first) * elem, elem, r.at, r.count);
         l->held[e->first_sum + r.at / slab] += sum;
         l->counts[e->first_sum + r.at / slab] += r.count;
         if (place >= p->first && place < p->last) l->shares[e->first_sum + r.at / slab] += sum;
@@ -182,14 +193,37 @@ CDP__PRIVATE void cdp__ck_load_got(
     }
 }
 
+/* Reads a piece whose elements become those of another dtype, a window at a time. */
+CDP__PRIVATE int32_t cdp__ck_load_cast(
+    cdp__ck_load *l, const cdp__ck_entry *e, const cdp__ck_piece *p, cdp_dtype to, uint8_t *data) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const uint64_t size = cdp__dtype_row_of(to)->bytes, most = CDP__CK_CALL / elem;
+    int32_t err = 0;
+    if (!l->window) l->window = (uint8_t *)cdp__alloc(l->r->t.os, CDP__CK_CALL);
+    if (!l->window) return ENOMEM;
+    l->memory = l->window;
+    for (l->first = 0; !err && l->first < p->count; l->first += most) {
+        const uint64_t n = cdp__min(p->count - l->first, most);
+        err =
+            cdp__ck_read_piece(l->r, e, p, l->first, l->first + n, l->window, cdp__ck_load_got, l);
+        if (!err) cdp__convert(e->dtype, l->window, to, data + l->first * size, n);
+    }
+    return err;
+}
+
 CDP__PRIVATE cdp_status cdp__ck_load_item(cdp__ck_load *l, const cdp__ck_entry *e) {
     const cdp_ckpt_desc *const d = &l->c->desc;
     const cdp_item *const item = &d->items[e->item];
     const cdp__ck_piece p = cdp__ck_item_piece(item, cdp_rank(d->group), cdp_size(d->group));
+    uint8_t *const data = (uint8_t *)item->tensor.data;
     int32_t err;
-    l->memory = (uint8_t *)item->tensor.data;
-    err = cdp__ck_read_piece(l->r, e, &p, l->memory, cdp__ck_load_got, l);
-    return err ? cdp__ck_io(err, "cannot read", cdp__ck_file_name(&l->r->t, e)) : CDP_OK;
+    l->memory = data;
+    l->first = 0;
+    if (e->dtype != cdp__ck_item_dtype(item))
+        err = cdp__ck_load_cast(l, e, &p, cdp__ck_item_dtype(item), data);
+    else
+        err = cdp__ck_read_piece(l->r, e, &p, 0, p.count, data, cdp__ck_load_got, l);
+    return err ? cdp__ck_read_failed(l->r, e, err) : CDP_OK;
 }
 
 /* Every rank reads blobs, and compares their sums, alone. */
@@ -344,6 +378,7 @@ CDP_API cdp_status cdp_ckpt_load(cdp_ckpt *c, const char *path, uint64_t step, u
     if (st == CDP_OK) st = cdp__ck_load_run(&l, path ? path : c->path, step, found);
     why = *cdp_last_error();
     cdp__free(cdp_group_desc_of(c->desc.group)->os, l.shares);
+    cdp__free(cdp_group_desc_of(c->desc.group)->os, l.window);
     cdp_ckpt_close(l.r);
     if (st != CDP_OK) *cdp__error_slot() = why;
     return st;

@@ -26,6 +26,8 @@
 #include "description.h"
 #include "disk.h"
 #include "steps.h"
+#include "zip.h"
+#include "torch.h"
 
 #define CDP__CK_GAP 65536u      /* shorter gaps between runs are read, too */
 #define CDP__CK_WINDOW 1048576u /* bytes that are read at once for short runs */
@@ -34,10 +36,12 @@ struct cdp_ckpt_reader {
     cdp__ck_disk disk;
     cdp__ck_table t;
     char folder[CDP__CK_PATH];
-    bool step;       /* it has a checkpoint.json */
-    int32_t fd;      /* of the file that was read last, or -1 */
-    uint32_t file;   /* which one that is */
-    uint8_t *window; /* CDP__CK_WINDOW bytes, from the first short run on */
+    bool step;                        /* it has a checkpoint.json */
+    int32_t fd;                       /* of the file that was read last, or -1 */
+    uint32_t file;                    /* which one that is */
+    uint8_t *window;                  /* CDP__CK_WINDOW bytes, from the first short run on */
+    uint64_t window_at, window_bytes; /* of file `window_file`, that the window has; or 0 */
+    uint32_t window_file;
     cdp__ck_weights weights;
 };
 
@@ -139,6 +143,22 @@ CDP__PRIVATE cdp_status cdp__ck_reader_files(cdp_ckpt_reader *r, bool *none) {
     return st;
 }
 
+/* Reads what PyTorch has written into a folder; *none: nothing. */
+CDP__PRIVATE cdp_status cdp__ck_reader_torch(cdp_ckpt_reader *r, bool *none) {
+    char path[CDP__CK_PATH], *data;
+    uint64_t bytes = 0;
+    int32_t err;
+    bool ok;
+    cdp__ck_path(path, r->folder, CDP__CK_METADATA);
+    err = cdp__ck_read_whole(&r->disk, path, CDP__CK_METADATA_MAX, &data, &bytes);
+    *none = err == ENOENT || err == ENOTDIR;
+    if (*none) return CDP_OK;
+    if (err) return cdp__ck_io(err, "cannot read", path);
+    ok = cdp__ck_read_metadata(&r->t, data, bytes);
+    cdp__free(r->disk.os, data);
+    return ok ? CDP_OK : cdp__ck_reader_bad(r, CDP__CK_METADATA);
+}
+
 /* Reads a folder that is one step. ENOENT in *err: it is none. */
 CDP__PRIVATE cdp_status cdp__ck_reader_step(cdp_ckpt_reader *r, int32_t *err) {
     r->step = cdp__ck_describe(&r->disk, r->folder, &r->t, err);
@@ -150,7 +170,9 @@ CDP__PRIVATE cdp_status cdp__ck_reader_step(cdp_ckpt_reader *r, int32_t *err) {
 CDP__PRIVATE cdp_status cdp__ck_reader_none(const char *path, uint64_t step) {
     if (step == CDP_CKPT_LATEST)
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
-            "cdp_ckpt: %s has neither a complete step nor files of safetensors", path);
+            "cdp_ckpt: %s has neither a complete step nor files of safetensors or of "
+            "torch.distributed.checkpoint",
+            path);
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "cdp_ckpt: there is no step %llu in %s",
         (unsigned long long)step, path);
 }
@@ -174,7 +196,8 @@ CDP__PRIVATE cdp_status cdp__ck_reader_fill(cdp_ckpt_reader *r, const char *path
         err = cdp__ck_newest(&r->disk, path, UINT64_MAX, &step);
         if (err && err != ENOENT) return cdp__ck_io(err, "cannot list", path);
         if (err) {
-            st = cdp__ck_reader_files(r, &none);
+            st = cdp__ck_reader_torch(r, &none);
+            if (st == CDP_OK && none) st = cdp__ck_reader_files(r, &none);
             return st == CDP_OK && none ? cdp__ck_reader_none(path, step) : st;
         }
     }
@@ -241,6 +264,15 @@ CDP_API void cdp_ckpt_close(cdp_ckpt_reader *r) {
 
 /* ---- reading ---- */
 
+CDP__PRIVATE cdp_status cdp__ck_read_failed(
+    const cdp_ckpt_reader *r, const cdp__ck_entry *e, int32_t err) {
+    if (!r->t.why || err != EBADMSG)
+        return cdp__ck_io(err, "cannot read", cdp__ck_file_name(&r->t, e));
+    return cdp_error_set(r->t.status, -1, r->t.status == CDP_ERR_IO ? err : 0,
+        "cdp_ckpt: cannot read '%s' from %s/%s: %s", cdp__ck_name(&r->t, e), r->folder,
+        cdp__ck_file_name(&r->t, e), r->t.why);
+}
+
 CDP__PRIVATE int32_t cdp__ck_reader_fd(cdp_ckpt_reader *r, uint32_t file) {
     char path[CDP__CK_PATH];
     int32_t err = 0;
@@ -253,17 +285,18 @@ CDP__PRIVATE int32_t cdp__ck_reader_fd(cdp_ckpt_reader *r, uint32_t file) {
 }
 
 /* Reads runs from element `place` on, as many as fit into the window with the gaps between them.
-   Returns 0 or an errno; *next: the element behind them. */
+   Returns 0 or an errno; *next: the element behind them. `to`: of element `place`. */
 CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_piece *p, uint64_t place, uint64_t *next, uint8_t *to) {
-    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
-    const cdp__ck_run first = cdp__ck_run_at(p, place, p->count);
+    const cdp__ck_piece *p, uint64_t place, uint64_t last, uint64_t *next, uint8_t *to) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, begin = place;
+    const cdp__ck_run first = cdp__ck_run_at(p, place, last);
     uint64_t end = (first.at + first.count) * elem, at;
     int32_t err;
     if (!r->window) r->window = (uint8_t *)cdp__alloc(r->t.os, CDP__CK_WINDOW);
     if (!r->window) return ENOMEM;
-    for (at = place + first.count; at < p->count;) {
-        const cdp__ck_run run = cdp__ck_run_at(p, at, p->count);
+    r->window_bytes = 0;
+    for (at = place + first.count; at < last;) {
+        const cdp__ck_run run = cdp__ck_run_at(p, at, last);
         const uint64_t stop = (run.at + run.count) * elem;
         if (run.at * elem - end > CDP__CK_GAP || stop - first.at * elem > CDP__CK_WINDOW) break;
         end = stop;
@@ -273,7 +306,7 @@ CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry
     err = cdp__ck_read(&r->disk, r->fd, e->at + first.at * elem, r->window, end - first.at * elem);
     while (!err && place < *next) {
         const cdp__ck_run run = cdp__ck_run_at(p, place, *next);
-        memcpy(to + run.place * elem, r->window + (run.at - first.at) * elem,
+        memcpy(to + (place - begin) * elem, r->window + (run.at - first.at) * elem,
             (size_t)(run.count * elem));
         place += run.count;
     }
@@ -284,27 +317,6 @@ CDP__PRIVATE int32_t cdp__ck_read_window(cdp_ckpt_reader *r, const cdp__ck_entry
 typedef void cdp__ck_got(
     void *user, const cdp__ck_entry *e, const cdp__ck_piece *p, uint64_t place, uint64_t last);
 
-/* Reads all elements of a piece to `to`, and calls got() for each stretch of memory. */
-CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_piece *p, void *to, cdp__ck_got *got, void *user) {
-    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_CALL / elem;
-    uint8_t *const data = (uint8_t *)to;
-    uint64_t place = 0, next = 0;
-    int32_t err = p->count ? cdp__ck_reader_fd(r, e->file) : 0;
-    while (!err && place < p->count) {
-        const cdp__ck_run run = cdp__ck_run_at(p, place, cdp__min(p->count, place + most));
-        if (p->run * elem >= CDP__CK_GAP || run.count == p->count) {
-            next = place + run.count;
-            err = cdp__ck_read(
-                &r->disk, r->fd, e->at + run.at * elem, data + run.place * elem, run.count * elem);
-        } else
-            err = cdp__ck_read_window(r, e, p, place, &next, data);
-        if (!err && got) got(user, e, p, place, next);
-        place = next;
-    }
-    return err;
-}
-
 /* A box of an entry, as a piece. */
 CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_box *box) {
     cdp__ck_piece p;
@@ -314,6 +326,107 @@ CDP__PRIVATE cdp__ck_piece cdp__ck_piece_in(const cdp__ck_entry *e, const cdp_bo
     memcpy(p.box.size, box ? box->size : e->shape, e->ndim * sizeof *p.box.size);
     cdp__ck_piece_runs(&p, e->ndim);
     return p;
+}
+
+/* Copies bytes of a file, short ones by way of the window; none are read behind `end`. */
+CDP__PRIVATE int32_t cdp__ck_read_bytes(
+    cdp_ckpt_reader *r, uint32_t file, uint64_t at, uint64_t bytes, uint64_t end, void *to) {
+    int32_t err = cdp__ck_reader_fd(r, file);
+    if (err || bytes >= CDP__CK_GAP)
+        return err ? err : cdp__ck_read(&r->disk, r->fd, at, to, bytes);
+    if (!r->window) r->window = (uint8_t *)cdp__alloc(r->t.os, CDP__CK_WINDOW);
+    if (!r->window) return ENOMEM;
+    if (r->window_file != file || at < r->window_at
+        || at + bytes > r->window_at + r->window_bytes) {
+        const uint64_t n = cdp__min(end - at, CDP__CK_WINDOW);
+        r->window_bytes = 0;
+        err = cdp__ck_read(&r->disk, r->fd, at, r->window, n);
+        if (err) return err;
+        r->window_file = file;
+        r->window_at = at;
+        r->window_bytes = n;
+    }
+    memcpy(to, r->window + (at - r->window_at), (size_t)bytes);
+    return 0;
+}
+
+/* Where a stretch of a tensor begins and ends. */
+CDP__PRIVATE void cdp__ck_span(const cdp__ck_piece *p, uint64_t *begin, uint64_t *end) {
+    const cdp__ck_run last = cdp__ck_run_at(p, p->count - 1, p->count);
+    *begin = cdp__ck_run_at(p, 0, p->count).at;
+    *end = last.at + last.count;
+}
+
+/* Reads what a block has of elements `first` to `last` of a piece: both have runs in the order of
+   the tensor. Adds to *have how many these were. */
+CDP__PRIVATE int32_t cdp__ck_read_block(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_block *b, const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to,
+    cdp__ck_got *got, void *user, uint64_t *have) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
+    const cdp__ck_piece q = cdp__ck_piece_in(e, &b->box);
+    uint64_t mine = first, theirs = 0, span[4];
+    int32_t err = 0;
+    if (!q.count) return 0;
+    cdp__ck_span(p, &span[0], &span[1]);
+    cdp__ck_span(&q, &span[2], &span[3]);
+    if (span[0] >= span[3] || span[2] >= span[1]) return 0;
+    while (!err && mine < last && theirs < q.count) {
+        const cdp__ck_run x = cdp__ck_run_at(p, mine, last);
+        const cdp__ck_run y = cdp__ck_run_at(&q, theirs, q.count);
+        const uint64_t at = cdp__max(x.at, y.at);
+        uint64_t stop = cdp__min(x.at + x.count, y.at + y.count);
+        if (at < stop) {
+            const uint64_t place = x.place + (at - x.at), n = cdp__min(stop - at, most);
+            stop = at + n;
+            err = cdp__ck_read_bytes(r, b->file, b->at + (y.place + (at - y.at)) * elem, n * elem,
+                b->at + b->bytes, to + (place - first) * elem);
+            if (!err && got) got(user, e, p, place, place + n);
+            *have += n;
+        }
+        if (stop > x.at) mine += stop - x.at;
+        if (stop > y.at) theirs += stop - y.at;
+    }
+    return err;
+}
+
+/* The same of all blocks of an entry. */
+CDP__PRIVATE int32_t cdp__ck_read_blocks(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to, cdp__ck_got *got,
+    void *user) {
+    uint64_t have = 0, i;
+    int32_t err = 0;
+    for (i = 0; !err && i < e->blocks; ++i) {
+        cdp__ck_block *const b = &r->t.blocks[e->first_block + i];
+        if (!b->bytes) continue;
+        if (b->archive) err = cdp__ck_reader_fd(r, b->file);
+        if (!err && b->archive) err = cdp__ck_torch_open(&r->disk, &r->t, e, b, r->fd);
+        if (!err) err = cdp__ck_read_block(r, e, b, p, first, last, to, got, user, &have);
+    }
+    return err || have == last - first ? err : EBADMSG;
+}
+
+/* Reads elements `first` to `last` of a piece to `to`, and calls got() for each stretch. */
+CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry *e,
+    const cdp__ck_piece *p, uint64_t first, uint64_t last, void *to, cdp__ck_got *got, void *user) {
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_CALL / elem;
+    uint8_t *const data = (uint8_t *)to;
+    uint64_t place = first, next = 0;
+    int32_t err;
+    if (first >= last) return 0;
+    if (e->blocks) return cdp__ck_read_blocks(r, e, p, first, last, data, got, user);
+    err = cdp__ck_reader_fd(r, e->file);
+    while (!err && place < last) {
+        const cdp__ck_run run = cdp__ck_run_at(p, place, cdp__min(last, place + most));
+        if (p->run * elem >= CDP__CK_GAP || run.count == p->count) {
+            next = place + run.count;
+            err = cdp__ck_read(&r->disk, r->fd, e->at + run.at * elem,
+                data + (place - first) * elem, run.count * elem);
+        } else
+            err = cdp__ck_read_window(r, e, p, place, last, &next, data + (place - first) * elem);
+        if (!err && got) got(user, e, p, place, next);
+        place = next;
+    }
+    return err;
 }
 
 CDP_API uint64_t cdp_ckpt_step_of(const cdp_ckpt_reader *r) {
@@ -361,8 +474,8 @@ CDP_API cdp_status cdp_ckpt_read(
     p = cdp__ck_piece_in(e, box);
     if (p.count && !out)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_read", "out");
-    err = cdp__ck_read_piece(r, e, &p, out, NULL, NULL);
-    return err ? cdp__ck_io(err, "cannot read", cdp__ck_file_name(&r->t, e)) : CDP_OK;
+    err = cdp__ck_read_piece(r, e, &p, 0, p.count, out, NULL, NULL);
+    return err ? cdp__ck_read_failed(r, e, err) : CDP_OK;
 }
 
 /* The error of a slab whose sum is wrong. */

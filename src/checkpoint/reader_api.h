@@ -38,6 +38,7 @@ CDP_API uint32_t cdp_ckpt_find(const cdp_ckpt_reader *reader, const char *name);
 /* Zeros for an index that is too large. */
 CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *reader, uint32_t index);
 /* Read a box (NULL: all) into `out`, row-major. The sum is not compared. Errors: INVALID, IO,
+   UNSUPPORTED (a tensor that PyTorch has saved with other strides than those of its shape),
    NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_read(
     cdp_ckpt_reader *reader, uint32_t index, const cdp_box *box, void *out);

@@ -17,6 +17,7 @@
 #include "../text/json_read.h"
 #include "../dtype/dtype.h"
 #include "../dtensor/mesh_api.h"
+#include "../dtensor/layout_api.h"
 
 #ifndef CDP__CK_SLAB
 #define CDP__CK_SLAB (4u << 20) /* bytes with a sum of their own; tests have smaller ones */
@@ -28,6 +29,7 @@ typedef struct cdp__ck_entry {
     uint64_t begin, layout;   /* while saving, bytes of `text`: begin of file names; 0: no layout */
     uint64_t at, bytes;       /* in the file */
     uint64_t first_sum, sums; /* of `sums`; 0: the files have none */
+    uint64_t first_block, blocks; /* of `blocks`; 0: it lies at one place */
     uint64_t shape[CDP_TENSOR_DIMS];
     cdp_dtype dtype;
     uint32_t ndim, file, item; /* item: of the desc, while saving */
@@ -39,14 +41,24 @@ typedef struct cdp__ck_file {
     bool synced;                   /* by this rank, while saving */
 } cdp__ck_file;
 
+/* A box of a tensor that lies somewhere in files, row-major. */
+typedef struct cdp__ck_block {
+    cdp_box box;
+    uint64_t at, bytes; /* in the file */
+    uint64_t archive;   /* not 0: an archive of so many bytes is there, which has the elements */
+    uint32_t file;
+} cdp__ck_block;
+
 typedef struct cdp__ck_table {
     const cdp_os *os;
     cdp__ck_entry *entries;
     cdp__ck_file *files;
+    cdp__ck_block *blocks;
     char *text;
     uint64_t *sums;
     uint32_t *slots; /* open addressing: entry + 1, by name */
     uint64_t count, room, file_count, file_room, text_used, text_room, sum_count, sum_room, mask;
+    uint64_t block_count, block_room;
     uint64_t step, slab; /* slab: bytes */
     const char *why;     /* why bytes cannot be read */
     cdp_status status;   /* of that: IO, UNSUPPORTED, NOMEM */
@@ -61,6 +73,7 @@ CDP__PRIVATE void cdp__ck_table_open(cdp__ck_table *t, const cdp_os *os) {
 CDP__PRIVATE void cdp__ck_table_close(cdp__ck_table *t) {
     cdp__free(t->os, t->entries);
     cdp__free(t->os, t->files);
+    cdp__free(t->os, t->blocks);
     cdp__free(t->os, t->text);
     cdp__free(t->os, t->sums);
     cdp__free(t->os, t->slots);
@@ -157,6 +170,15 @@ CDP__PRIVATE cdp__ck_file *cdp__ck_file_new(cdp__ck_table *t) {
     t->files = all;
     memset(&all[t->file_count], 0, sizeof *all);
     return &all[t->file_count++];
+}
+
+CDP__PRIVATE bool cdp__ck_add_block(cdp__ck_table *t, const cdp__ck_block *from) {
+    cdp__ck_block *const all = (cdp__ck_block *)cdp__ck_room(
+        t, t->blocks, &t->block_room, t->block_count + 1, sizeof *all);
+    if (!all) return false;
+    t->blocks = all;
+    all[t->block_count++] = *from;
+    return true;
 }
 
 /* The number of elements of a slab, and of slabs of an entry. */

@@ -22,7 +22,7 @@
 #include "writer.h"
 #include "json.h"
 #include "value.h"
-#include "unpickle.h"
+#include "../text/unpickle.h"
 #include "unjson.h"
 #include "import.h"
 #include "holders.h"
@@ -203,20 +203,20 @@ CDP_API cdp_status cdp_mem_dump(cdp_mem *mem, const char *path) {
 }
 
 /* Reads a pickle or JSON; the first byte tells which. */
-CDP__PRIVATE bool cdp__mem_read_tree(cdp__mem_reader *r, cdp__mem_value *out) {
+CDP__PRIVATE bool cdp__mem_read_tree(cdp__tree_reader *r, cdp__tree *out) {
     /* protocols 0 and 1 say no number: they begin with the dict, "(d" or "}" */
     if (r->bytes && (r->data[0] == 0x80 || r->data[0] == '(' || r->data[0] == '}'))
-        return cdp__mem_unpickle(r, out);
+        return cdp__unpickle(r, out);
     while (r->at < r->bytes && r->data[r->at] <= ' ')
         ++r->at;
     if (r->at < r->bytes && r->data[r->at] == '{') return cdp__mem_unjson(r, out);
-    return cdp__mem_bad(r, "it is neither a pickle nor JSON");
+    return cdp__tree_bad(r, "it is neither a pickle nor JSON");
 }
 
 CDP_API cdp_status cdp_mem_read(
     const void *data, uint64_t bytes, const cdp_os *os, cdp_mem_shot **out) {
-    cdp__mem_reader r;
-    cdp__mem_value tree;
+    cdp__tree_reader r;
+    cdp__tree tree;
     cdp_mem_shot *s = NULL;
     cdp_status st = CDP_OK;
     if (!out) return cdp__missing("cdp_mem_read", "out");
@@ -229,7 +229,7 @@ CDP_API cdp_status cdp_mem_read(
     if (cdp__mem_read_tree(&r, &tree)) {
         s = cdp__mem_shot_new(r.memory.os);
         if (!s)
-            cdp__mem_read_nomem(&r);
+            cdp__tree_nomem(&r);
         else if (cdp__mem_import(&r, s, &tree))
             *out = s;
     }
@@ -242,7 +242,7 @@ CDP_API cdp_status cdp_mem_read(
                 "cdp_mem_read: byte %llu of %llu: %s", (unsigned long long)r.at,
                 (unsigned long long)bytes, r.why);
     }
-    cdp__mem_reader_close(&r);
+    cdp__tree_close(&r);
     return st;
 }
 

@@ -113,10 +113,10 @@ CDP__PRIVATE void cdp__mem_w_pair(cdp__mem_output *w, const uint64_t pair[2]) {
 /* Writes a token that is no container. */
 CDP__PRIVATE void cdp__mem_w_plain(cdp__mem_output *w, const cdp__mem_token *t) {
     switch (t->kind) {
-    case CDP__MEM_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
-    case CDP__MEM_TEXT: cdp__mem_w_text(w, t->as.text); break;
-    case CDP__MEM_INT: cdp__mem_w_whole(w, t->as.whole); break;
-    case CDP__MEM_REAL: cdp__mem_w_real(w, t->as.real); break;
+    case CDP__TREE_BOOL: cdp__mem_w_bool(w, t->as.whole != 0); break;
+    case CDP__TREE_TEXT: cdp__mem_w_text(w, t->as.text); break;
+    case CDP__TREE_INT: cdp__mem_w_whole(w, t->as.whole); break;
+    case CDP__TREE_REAL: cdp__mem_w_real(w, t->as.real); break;
     default: cdp__mem_put_text(w, w->json ? "null" : "N"); break;
     }
 }
@@ -129,8 +129,8 @@ CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_output *w, const cdp
     } open[CDP__MEM_DEEP];
     uint32_t depth = 0;
     for (;;) {
-        const bool list = t->kind == CDP__MEM_LIST;
-        if (list || t->kind == CDP__MEM_DICT) {
+        const bool list = t->kind == CDP__TREE_LIST;
+        if (list || t->kind == CDP__TREE_DICT) {
             if (list)
                 cdp__mem_w_list(w);
             else
@@ -141,12 +141,12 @@ CDP__PRIVATE const cdp__mem_token *cdp__mem_w_tree(cdp__mem_output *w, const cdp
             cdp__mem_w_plain(w, t);
         ++t;
         for (; depth && open[depth - 1].at == open[depth - 1].box->count; --depth)
-            if (open[depth - 1].box->kind == CDP__MEM_LIST)
+            if (open[depth - 1].box->kind == CDP__TREE_LIST)
                 cdp__mem_w_list_end(w, open[depth - 1].box->count);
             else
                 cdp__mem_w_dict_end(w);
         if (!depth) return t;
-        if (open[depth - 1].box->kind == CDP__MEM_LIST)
+        if (open[depth - 1].box->kind == CDP__TREE_LIST)
             cdp__mem_w_item(w, open[depth - 1].at);
         else
             cdp__mem_w_key(w, t++->as.text);

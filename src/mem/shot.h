@@ -14,6 +14,7 @@
 #include "allocator_api.h"
 #include "shots_api.h"
 #include "os_stacks.h"
+#include "../text/tree.h"
 #include "texts.h"
 
 /* The keys and values of files, as texts of the shot. */
@@ -65,20 +66,10 @@ typedef struct cdp__mem_keys {
 } cdp__mem_keys;
 #undef CDP__MEM_MEMBER
 
-typedef enum cdp__mem_kind {
-    CDP__MEM_NONE,
-    CDP__MEM_BOOL,
-    CDP__MEM_INT,
-    CDP__MEM_REAL,
-    CDP__MEM_TEXT,
-    CDP__MEM_LIST,
-    CDP__MEM_DICT
-} cdp__mem_kind;
-
 /* A value that a file has under a key that is not known here, kept for writing. What a container
    holds follows it; in a dict each key, a text, before its value. */
 typedef struct cdp__mem_token {
-    cdp__mem_kind kind;
+    cdp__tree_kind kind;
     uint32_t count; /* of a container: its items, or pairs */
     union {
         int64_t whole;
@@ -139,8 +130,8 @@ struct cdp_mem_shot {
     bool failed;       /* out of memory */
 };
 
-#define cdp__mem_add(shot, name, count)                                        \
-    cdp__mem_room((shot)->os, (void **)&(shot)->name##s, &(shot)->name##_room, \
+#define cdp__mem_add(shot, name, count)                                         \
+    cdp__more_room((shot)->os, (void **)&(shot)->name##s, &(shot)->name##_room, \
         (shot)->name##_count + (count), sizeof *(shot)->name##s)
 
 CDP__PRIVATE const char *cdp__mem_shot_text(cdp_mem_shot *s, const char *text) {
@@ -192,7 +183,7 @@ CDP__PRIVATE cdp_mem_shot *cdp__mem_shot_new(const cdp_os *os) {
     cdp_mem_shot *const s = (cdp_mem_shot *)cdp__alloc_zero(os, sizeof *s);
     if (!s) return NULL;
     cdp__ended_remove(s);
-    s->os = s->texts.os = os;
+    s->os = s->texts.memory.os = os;
     s->empty = cdp__mem_text_of(&s->texts, "", 0);
     if (s->empty && cdp__mem_add(s, stack, 1)) {
         memset(&s->stacks[s->stack_count++], 0, sizeof *s->stacks);
@@ -218,7 +209,7 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t devic
     cdp__mem_device *d;
     if (!cdp__mem_shot_devices(s, device + 1ull)) return NULL;
     d = &s->devices[device];
-    if (!cdp__mem_room(
+    if (!cdp__more_room(
             s->os, (void **)&d->events, &d->room, d->count + count + 1, sizeof *d->events))
         return NULL;
     return d->events + d->count;
@@ -228,7 +219,7 @@ CDP__PRIVATE cdp_mem_event *cdp__mem_shot_events(cdp_mem_shot *s, uint32_t devic
 CDP__PRIVATE uint32_t cdp__mem_shot_stack(cdp_mem_shot *s, uint64_t count) {
     cdp__mem_stack *k;
     if (!cdp__mem_add(s, stack, 1) || !cdp__mem_add(s, frame, count)
-        || !cdp__mem_room(s->os, (void **)&s->addresses, &s->address_room, s->frame_count + count,
+        || !cdp__more_room(s->os, (void **)&s->addresses, &s->address_room, s->frame_count + count,
             sizeof *s->addresses)) {
         s->failed = true;
         return 0;

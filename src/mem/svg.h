@@ -153,7 +153,7 @@ CDP__PRIVATE bool cdp__mem_plot_column(cdp__mem_plot *p, uint32_t column, uint64
         p->live[n++] = at;
         if (p->y[at] < y || p->y[at] > y) {
             cdp__mem_point *k;
-            if (!cdp__mem_room(p->line.shot->os, (void **)&p->points, &p->point_room,
+            if (!cdp__more_room(p->line.shot->os, (void **)&p->points, &p->point_room,
                     p->point_count + 1, sizeof *p->points))
                 return false;
             k = &p->points[p->point_count++];

@@ -61,7 +61,7 @@ CDP__PRIVATE uint64_t cdp__mem_line_slot(const cdp__mem_line *l, uint64_t addres
 CDP__PRIVATE cdp__mem_element *cdp__mem_line_add(
     cdp__mem_line *l, uint64_t address, uint64_t size, uint32_t stack, const char *label) {
     cdp__mem_element *e;
-    if (!cdp__mem_room(l->shot->os, (void **)&l->elements, &l->room, l->count + 1, sizeof *e))
+    if (!cdp__more_room(l->shot->os, (void **)&l->elements, &l->room, l->count + 1, sizeof *e))
         return NULL;
     e = &l->elements[l->count++];
     memset(e, 0, sizeof *e);

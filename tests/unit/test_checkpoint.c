@@ -522,10 +522,10 @@ TEST(memory_comes_back) {
 
 /* ---- damage ---- */
 
-static void flip(const char *file, int64_t at, uint8_t bits) {
+static void flip_in(const char *file, int64_t at, uint8_t bits) {
     char path[400];
     uint8_t byte;
-    snprintf(path, sizeof path, "%s/step-00000001/%s", folder, file);
+    snprintf(path, sizeof path, "%s/%s", folder, file);
     FILE *f = fopen(path, "r+b");
     if (!T(f != NULL)) return;
     fseek(f, at, at < 0 ? SEEK_END : SEEK_SET);
@@ -533,6 +533,12 @@ static void flip(const char *file, int64_t at, uint8_t bits) {
     fseek(f, at, at < 0 ? SEEK_END : SEEK_SET);
     fputc(byte ^ bits, f);
     fclose(f);
+}
+
+static void flip(const char *file, int64_t at, uint8_t bits) {
+    char path[120];
+    snprintf(path, sizeof path, "step-00000001/%s", file);
+    flip_in(path, at, bits);
 }
 
 TEST(damage_is_named) {
@@ -738,6 +744,66 @@ static void long_named_ranks(cdp_group *g, void *arg) {
     T_TEXT("aaa...' is not in the files; 'bbb", cdp_last_error()->text);
     cdp_ckpt_destroy(c);
     model_close(&m);
+}
+
+/* A step of f32 and bf16, loaded as other dtypes, whole and cut by columns, at odd places. */
+static void cast_ranks(cdp_group *g, void *arg) {
+    const bool damaged = *(const bool *)arg;
+    model m;
+    cdp_ckpt *c;
+    model_open(&m, g, "S1", false);
+    cdp_ckpt_desc d = desc_of(g, &m);
+    cdp_box box;
+    double *const wide = (double *)calloc(m.count + 1, 8);
+    float half[45] = {0};
+    uint16_t whole[7] = {0};
+    m.items[0].tensor.layout.dtype = CDP_DTYPE_BF16;
+    m.items[0].tensor.data = whole;
+    m.items[1].tensor.layout.dtype = CDP_DTYPE_F64;
+    m.items[1].tensor.data = wide;
+    m.items[3].tensor.layout.dtype = CDP_DTYPE_F32;
+    m.items[3].tensor.data = half;
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(CDP_ERR_MISMATCH, cdp_ckpt_load(c, NULL, 5, NULL)); /* only on request */
+    T_TEXT("3 of 4 items do not fit", cdp_last_error()->text);
+    cdp_ckpt_destroy(c);
+    d.cast = true;
+    OK(cdp_ckpt_create(&d, &c));
+    T_EQ(damaged ? CDP_ERR_IO : CDP_OK, cdp_ckpt_load(c, NULL, 5, NULL));
+    if (damaged) T_TEXT("is damaged", cdp_last_error()->text);
+    T_EQ(3, cdp_ckpt_info_of(c).cast);
+    cdp_layout_box(&m.items[1].tensor.layout, NULL, &box);
+    for (uint64_t i = 0; !damaged && i < m.count; ++i)
+        T(wide[i]
+            == (double)cut_value(
+                (box.start[0] + i / box.size[1]) * 6 + box.start[1] + i % box.size[1]));
+    for (uint32_t i = 0; !damaged && i < 45; ++i) {
+        const uint16_t bits = (uint16_t)(i * 999);
+        const uint32_t want = (uint32_t)bits << 16;
+        T(memcmp(&want, &half[i], 4) == 0);
+    }
+    for (uint32_t i = 0; !damaged && i < 7; ++i) {
+        const float value = (float)i + 0.25f;
+        uint16_t want;
+        OK(cdp_convert(&value, CDP_DTYPE_F32, &want, CDP_DTYPE_BF16, 1, NULL));
+        T_EQ(want, whole[i]);
+    }
+    cdp_ckpt_destroy(c);
+    free(wide);
+    model_close(&m);
+}
+
+TEST(elements_are_converted_on_request) {
+    bool damaged = false;
+    folder_new();
+    run r = {.how = "S0", .step = 5};
+    run_ranks(2, NULL, 0, save_ranks, &r);
+    for (uint32_t n = 1; n <= 3; ++n)
+        run_ranks(n, NULL, 0, cast_ranks, &damaged);
+    damaged = true; /* sums are those of the files */
+    flip_in("step-00000005/model-00001-of-00002.safetensors", -1, 2);
+    run_ranks(2, NULL, 0, cast_ranks, &damaged);
+    folder_gone();
 }
 
 TEST(all_that_does_not_fit_is_listed_at_once) {
@@ -1279,6 +1345,7 @@ int main(int argc, char **argv) {
         {"memory_comes_back", memory_comes_back, 30},
         {"damage_is_named", damage_is_named, 120},
         {"mistakes_are_the_same_on_all_ranks", mistakes_are_the_same_on_all_ranks, 60},
+        {"elements_are_converted_on_request", elements_are_converted_on_request, 30},
         {"all_that_does_not_fit_is_listed_at_once", all_that_does_not_fit_is_listed_at_once, 30},
         {"shards_and_their_optimizer_state_go_to_another_number_of_ranks",
             shards_and_their_optimizer_state_go_to_another_number_of_ranks, 30},
