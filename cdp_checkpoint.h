@@ -313,9 +313,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *ckpt, uint32_t timeout
    safetensors with their folder, as Hugging Face has them, or one such file, or a folder that
    torch.distributed.checkpoint has written, where everything that is no tensor is a blob: the
    bytes of an archive of torch.save(). *found (may be NULL) becomes the step (0 where the files
-   have none). Collective; all ranks return the same status and text. On an error items may hold anything. Errors: STATE (there is no such step; nothing was
-   changed), MISMATCH (nothing was changed; lists what is missing, and every item whose shape or
-   dtype is another one, but for `cast`), IO (rank, file, errno; with EBADMSG: a sum is wrong, the
+   have none). Collective; all ranks return the same status and text. On an error items may hold
+   anything. Errors: STATE (there is no such step; nothing was changed), MISMATCH (nothing was
+   changed; lists what is missing, and every item whose shape or dtype is another one, but for `cast`), IO (rank, file, errno; with EBADMSG: a sum is wrong, the
    text names tensor and elements, or a file is not what it should be), INVALID (as for saving; a
    blob is larger than its room), UNSUPPORTED, NOMEM, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
