@@ -311,13 +311,14 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_wait(cdp_ckpt *ckpt, uint32_t timeout
 /* Load a step (CDP_CKPT_LATEST: the newest complete one) into the items and blobs, in whatever
    layout they have now. `path` (NULL: the desc's): a folder of steps, or one step, or files of
    safetensors with their folder, as Hugging Face has them, or one such file, or a folder that
-   torch.distributed.checkpoint has written, where everything that is no tensor is a blob: the
-   bytes of an archive of torch.save(). *found (may be NULL) becomes the step (0 where the files
-   have none). Collective; all ranks return the same status and text. On an error items may hold
+   torch.distributed.checkpoint has written, where everything that is no tensor is a blob: the bytes
+   of an archive of torch.save(). *found (may be NULL) becomes the step (0 where the files have
+   none). Collective; all ranks return the same status and text. On an error items may hold
    anything. Errors: STATE (there is no such step; nothing was changed), MISMATCH (nothing was
-   changed; lists what is missing, and every item whose shape or dtype is another one, but for `cast`), IO (rank, file, errno; with EBADMSG: a sum is wrong, the
-   text names tensor and elements, or a file is not what it should be), INVALID (as for saving; a
-   blob is larger than its room), UNSUPPORTED, NOMEM, or the group's failure. */
+   changed; lists what is missing, and every item whose shape or dtype is another one, but for
+   `cast`), IO (rank, file, errno; with EBADMSG: a sum is wrong, the text names tensor and elements,
+   or a file is not what it should be), INVALID (as for saving; a blob is larger than its room),
+   UNSUPPORTED, NOMEM, or the group's failure. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
     cdp_ckpt *ckpt, const char *path, uint64_t step, uint64_t *found);
 
