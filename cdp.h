@@ -4036,6 +4036,10 @@ CDP__PRIVATE uint32_t cdp__handle_number(void) {
 #define CDP__TEXTS true
 #endif
 
+/* The text of an abort: this, and the reason. Who passes a reason on to another group takes off
+   what stands before it (pipeline/state.h). */
+#define CDP__ABORTED "aborted: "
+
 /* 0 in a desc means "the default". */
 #define cdp__def(value, fallback) ((value) ? (value) : (fallback))
 
@@ -18126,7 +18130,7 @@ CDP__PRIVATE CDP__COLD void cdp__world_abort(cdp__world *m) {
     cdp_error e;
     for (g = m->groups; g; g = g->next) {
         if (cdp__atomic_load_u32(&g->abort.state, CDP__ACQUIRE) != CDP__ABORT_ASKED) continue;
-        cdp__error(&e, CDP_ERR_ABORTED, m->rank, "aborted: %s", g->abort.reason);
+        cdp__error(&e, CDP_ERR_ABORTED, m->rank, CDP__ABORTED "%s", g->abort.reason);
         if (g->health != CDP__FAILED) cdp__group_break_for(g, &e);
         cdp__atomic_store_u32(&g->abort.state, CDP__ABORT_DONE, CDP__RELEASE);
     }
@@ -19481,7 +19485,7 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
 /* cdp_group_abort() for a thread that may take the lock: peers are told before it returns. */
 CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
     cdp_error why;
-    cdp__error(&why, CDP_ERR_ABORTED, g->w->rank, "aborted: %s", reason);
+    cdp__error(&why, CDP_ERR_ABORTED, g->w->rank, CDP__ABORTED "%s", reason);
     cdp__enter(g);
     cdp__group_break(g, &why);
     cdp__leave(g);

@@ -1826,7 +1826,7 @@ CDP__PRIVATE void cdp__elastic_signal(cdp_elastic *e) {
 /* Breaks the group of an epoch, and tells peers before it returns: cdp_group_abort(), which may be
    called in a signal handler, leaves that to the thread of the group. */
 CDP__PRIVATE void cdp__elastic_break(cdp_group *g, const char *reason) {
-    (void)cdp_error_set(CDP_ERR_ABORTED, (int32_t)cdp_rank(g), 0, "aborted: %s", reason);
+    (void)cdp_error_set(CDP_ERR_ABORTED, (int32_t)cdp_rank(g), 0, CDP__ABORTED "%s", reason);
     cdp_group_fail(g);
 }
 

@@ -3374,7 +3374,7 @@ CDP_API void cdp_fsdp_abort(cdp_fsdp *f, const char *reason) {
         if (groups[i]) cdp_group_abort(groups[i], reason);
     cdp_fsdp_abort(f->pending, reason);
     (void)cdp_error_set(
-        CDP_ERR_ABORTED, -1, 0, "aborted: %s", reason && *reason ? reason : "no reason given");
+        CDP_ERR_ABORTED, -1, 0, CDP__ABORTED "%s", reason && *reason ? reason : "no reason given");
     (void)cdp__fsdp_broken(f, CDP_ERR_ABORTED);
 }
 

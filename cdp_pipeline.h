@@ -2817,7 +2817,7 @@ CDP__PRIVATE void cdp__pipe_add_suspect(cdp__text *text, const cdp_pipeline *p, 
 
 /* What an abort was about, without the groups that it has come through. */
 CDP__PRIVATE const char *cdp__pipe_reason(const char *text) {
-    static const char mark[] = "aborted: ";
+    static const char mark[] = CDP__ABORTED;
     const char *reason = text;
     for (; *text; ++text)
         if (!strncmp(text, mark, sizeof mark - 1)) reason = text + sizeof mark - 1;

@@ -30,6 +30,10 @@
 #define CDP__TEXTS true
 #endif
 
+/* The text of an abort: this, and the reason. Who passes a reason on to another group takes off
+   what stands before it (pipeline/state.h). */
+#define CDP__ABORTED "aborted: "
+
 /* 0 in a desc means "the default". */
 #define cdp__def(value, fallback) ((value) ? (value) : (fallback))
 

@@ -13,6 +13,7 @@
 #include "../message/transport_api.h"
 #include "group_api.h"
 #include "../base/compiler.h"
+#include "../base/helpers.h"
 #include "../base/text.h"
 #include "../os/words.h"
 #include "../message/stream.h"
@@ -33,7 +34,7 @@ CDP__PRIVATE CDP__COLD void cdp__world_abort(cdp__world *m) {
     cdp_error e;
     for (g = m->groups; g; g = g->next) {
         if (cdp__atomic_load_u32(&g->abort.state, CDP__ACQUIRE) != CDP__ABORT_ASKED) continue;
-        cdp__error(&e, CDP_ERR_ABORTED, m->rank, "aborted: %s", g->abort.reason);
+        cdp__error(&e, CDP_ERR_ABORTED, m->rank, CDP__ABORTED "%s", g->abort.reason);
         if (g->health != CDP__FAILED) cdp__group_break_for(g, &e);
         cdp__atomic_store_u32(&g->abort.state, CDP__ABORT_DONE, CDP__RELEASE);
     }

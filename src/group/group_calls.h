@@ -99,7 +99,7 @@ CDP__PRIVATE void cdp__group_break(cdp_group *g, const cdp_error *e) {
 /* cdp_group_abort() for a thread that may take the lock: peers are told before it returns. */
 CDP__PRIVATE void cdp__group_abort_now(cdp_group *g, const char *reason) {
     cdp_error why;
-    cdp__error(&why, CDP_ERR_ABORTED, g->w->rank, "aborted: %s", reason);
+    cdp__error(&why, CDP_ERR_ABORTED, g->w->rank, CDP__ABORTED "%s", reason);
     cdp__enter(g);
     cdp__group_break(g, &why);
     cdp__leave(g);
