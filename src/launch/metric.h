@@ -52,11 +52,14 @@ CDP__PRIVATE int32_t cdp__metric_append(
     return err ? err : closed;
 }
 
+/* -1: RANK is no number of a rank. Not by strtol(), which the C library of a board may lack. */
 CDP__PRIVATE int32_t cdp__metric_rank(void) {
-    const char *text = getenv("RANK");
-    char *end;
-    const long rank = text ? strtol(text, &end, 10) : -1;
-    return text && end != text && !*end && rank >= 0 && rank < 65535 ? (int32_t)rank : -1;
+    const char *at = getenv("RANK");
+    uint32_t rank = 0;
+    if (!at || !*at) return -1;
+    for (; *at >= '0' && *at <= '9' && rank < 65535; ++at)
+        rank = rank * 10 + (uint32_t)(*at - '0');
+    return !*at && rank < 65535 ? (int32_t)rank : -1;
 }
 
 CDP__PRIVATE bool cdp__metric_name_fits(const char *name) {
