@@ -2945,7 +2945,7 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     *out = NULL;
     if (!desc || !desc->group)
         return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "group" : "desc");
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "desc.group" : "desc");
     if (!cdp_group_desc_of(desc->group))
         return cdp__fail(CDP_ERR_STATE, "cdp_ckpt_create: the group was destroyed");
     os = cdp_group_desc_of(desc->group)->os;
@@ -4737,7 +4737,8 @@ CDP__PRIVATE bool cdp__ck_reader_lives(const cdp_ckpt_reader *r) {
 CDP__PRIVATE cdp_status cdp__ck_reader_alive(
     const cdp_ckpt_reader *r, uint32_t index, const char *call) {
     if (cdp__ended(r)) return cdp__fail(CDP_ERR_STATE, "%s: this reader was closed", call);
-    if (!r || index >= r->t.count)
+    if (!r) return cdp__missing(call, "reader");
+    if (index >= r->t.count)
         return cdp__fail(CDP_ERR_INVALID, "%s: there is no entry %u", call, index);
     return CDP_OK;
 }

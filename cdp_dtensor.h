@@ -3157,9 +3157,10 @@ CDP__DT cdp_status cdp__dt_mesh_part(
     cdp_mesh *m, const char *names, const char *one, cdp_mesh **out) {
     uint32_t dims[CDP_MESH_DIMS], n, shape[CDP_MESH_DIMS], count = 1;
     const char *list[CDP_MESH_DIMS];
-    if (!out) return cdp__dt_missing("mesh", "out");
+    const char *const call = one ? "cdp_mesh_flatten" : "cdp_mesh_sub";
+    if (!out) return cdp__dt_missing(call, "out");
     *out = NULL;
-    cdp_status st = cdp__dt_mesh_alive(m, one ? "cdp_mesh_flatten" : "cdp_mesh_sub");
+    cdp_status st = cdp__dt_mesh_alive(m, call);
     if (st != CDP_OK) return st;
     st = cdp__dt_mesh_list(m, names, dims, &n);
     if (st != CDP_OK) return st;

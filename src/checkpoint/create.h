@@ -80,7 +80,7 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     *out = NULL;
     if (!desc || !desc->group)
         return cdp_error_set(
-            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "group" : "desc");
+            CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_create", desc ? "desc.group" : "desc");
     if (!cdp_group_desc_of(desc->group))
         return cdp__fail(CDP_ERR_STATE, "cdp_ckpt_create: the group was destroyed");
     os = cdp_group_desc_of(desc->group)->os;

@@ -54,7 +54,8 @@ CDP__PRIVATE bool cdp__ck_reader_lives(const cdp_ckpt_reader *r) {
 CDP__PRIVATE cdp_status cdp__ck_reader_alive(
     const cdp_ckpt_reader *r, uint32_t index, const char *call) {
     if (cdp__ended(r)) return cdp__fail(CDP_ERR_STATE, "%s: this reader was closed", call);
-    if (!r || index >= r->t.count)
+    if (!r) return cdp__missing(call, "reader");
+    if (index >= r->t.count)
         return cdp__fail(CDP_ERR_INVALID, "%s: there is no entry %u", call, index);
     return CDP_OK;
 }

@@ -111,6 +111,7 @@ TEST(a_missing_argument_is_named) {
     cdp_rpc *r;
     cdp_store *s;
     cdp_mesh *m;
+    cdp_ckpt *c;
     cdp_mem *a;
     void *p;
     NAMES("cdp_group_create: out", cdp_group_create(&(cdp_group_desc){0}, NULL));
@@ -137,6 +138,10 @@ TEST(a_missing_argument_is_named) {
     NAMES("cdp_cp_attention: cp", cdp_cp_attention(NULL, NULL, NULL, NULL, NULL, NULL));
     NAMES("cdp_edge_forward_pieces: edge", cdp_edge_forward_pieces(NULL, NULL, NULL, NULL, NULL));
     NAMES("cdp_mesh_create: desc", cdp_mesh_create(NULL, &m));
+    NAMES("cdp_mesh_sub: out", cdp_mesh_sub(NULL, "dp", NULL));
+    NAMES("cdp_mesh_flatten: out", cdp_mesh_flatten(NULL, "dp", "all", NULL));
+    NAMES("cdp_ckpt_create: desc.group", cdp_ckpt_create(&(cdp_ckpt_desc){0}, &c));
+    NAMES("cdp_ckpt_read: reader", cdp_ckpt_read(NULL, 0, NULL, NULL));
     NAMES("cdp_fsdp_need: fsdp", cdp_fsdp_need(NULL, 0));
     NAMES("cdp_mem_create: desc", cdp_mem_create(NULL, &a));
     NAMES("cdp_mem_alloc: mem", cdp_mem_alloc(NULL, 1, NULL, &p));
