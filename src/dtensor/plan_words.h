@@ -208,6 +208,19 @@ CDP__DT cdp_status cdp__dt_meetings_start(cdp__dt_meetings *all, const cdp_plan 
     return st;
 }
 
+/* Breaks the group of a meeting: for the cause for which the group of the plan has failed, if that
+   has. */
+CDP__DT void cdp__dt_meeting_break(
+    const cdp__dt_meeting *x, const cdp__dt_meeting *first, const char *why) {
+    cdp_request rq;
+    cdp_work told;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = CDP_COLL_BARRIER;
+    const bool same = x != first && cdp_group_status(x->all) != CDP_OK
+        && cdp_start_after(x->group, &rq, first->met, &told) == CDP_OK;
+    if (!same) cdp_group_abort(x->group, why);
+}
+
 /* Waits for the meetings, whose memory ends here. `broken`: they may not come, so what is still to
    come breaks its group. */
 CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bool broken) {
@@ -216,7 +229,7 @@ CDP__DT cdp_status cdp__dt_meetings_end(cdp__dt_meetings *all, cdp_status st, bo
         cdp__dt_meeting *x = &all->meeting[k];
         if (broken) cdp__atomic_store_u32(&x->over, 1, CDP__RELEASE);
         if (broken && x->met.seq && cdp_work_test(x->met) == CDP_PENDING)
-            cdp_group_abort(x->group, why.text);
+            cdp__dt_meeting_break(x, &all->meeting[0], why.text);
         const cdp_status met = x->met.seq ? cdp_work_wait(x->met) : CDP_OK;
         const cdp_status spread = x->spread.seq ? cdp_work_wait(x->spread) : CDP_OK;
         (void)spread; /* `met` says what went wrong */
