@@ -2303,6 +2303,7 @@ static void kept_meets_new(cdp_group *g, void *arg) {
     OK(cdp_dtensor_create(&other, NULL, &z));
     OK(cdp_dtensor_fill(&x, &(cdp_fill){0}));
     OK(cdp_redistribute(&x, &y));
+    OK(cdp_barrier(g)); /* a rank that is ahead would fail what others are still in */
     REFUSED(CDP_ERR_MISMATCH, "different things", cdp_redistribute(&x, cdp_rank(g) == 2 ? &z : &y));
     cdp_dtensor_free(&x);
     cdp_dtensor_free(&y);
@@ -2339,6 +2340,7 @@ static void row_meets_new(cdp_group *g, void *arg) {
         OK(cdp_dtensor_fill(&t[k], &(cdp_fill){0}));
     }
     OK(cdp_redistribute(&t[0], &t[1]));
+    OK(cdp_barrier(g)); /* a rank that is ahead would fail what others are still in */
     const uint32_t a = kept ? 0 : 2;
     cdp_status st;
     if (row->async) {
