@@ -22900,7 +22900,7 @@ CDP_API cdp_status cdp_optim_update(const cdp_optim *o, const cdp_optim_range *r
 
 #endif /* CDP_NO_TRAINING */
 
-/* ---- >>ddp/bucket: which parameters share a bucket (pure) ------------------------------------ */
+/* ---- >>ddp/bucket_plan: which parameters share a bucket (pure) ------------------------------- */
 
 /* Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
    time, without memory of its own. */
@@ -24828,7 +24828,7 @@ CDP_API cdp_bucket_stats cdp_ddp_bucket(const cdp_ddp *d, uint32_t index) {
 
 #endif /* CDP_NO_DDP */
 
-/* ---- >>ddp/launch: starts the operations of full buckets ------------------------------------- */
+/* ---- >>ddp/bucket_launch: starts the operations of full buckets ------------------------------ */
 
 /* Knows: the order of buckets and of the stages of a hook. Promises: buckets start in the same
    order on every rank, in whatever order they become full. */

@@ -24,7 +24,7 @@
 #include "log.h"
 #include "buckets.h"
 #include "broadcast.h"
-#include "launch.h"
+#include "bucket_launch.h"
 #include "deliver.h"
 #include "rows.h"
 

@@ -13,7 +13,7 @@
 #include "../base/basics.h"
 #include "../text/format.h"
 #include "../base/text.h"
-#include "bucket.h"
+#include "bucket_plan.h"
 #include "state.h"
 
 #ifndef CDP_NO_DDP

@@ -17,7 +17,7 @@
 #include "log.h"
 #include "buckets.h"
 #include "stats.h"
-#include "launch.h"
+#include "bucket_launch.h"
 
 #ifndef CDP_NO_DDP
 

@@ -14,7 +14,7 @@
 #include "../base/text.h"
 #include "state.h"
 #include "broadcast.h"
-#include "launch.h"
+#include "bucket_launch.h"
 #include "backward.h"
 
 #ifndef CDP_NO_DDP

@@ -28,7 +28,7 @@
 #include "../group/vote.h"
 #include "../train/optimizers.h"
 #include "state.h"
-#include "launch.h"
+#include "bucket_launch.h"
 #include "deliver.h"
 #include "create.h"
 #include "norm.h"

@@ -19,7 +19,7 @@
 #include "../dtype/numbers.h"
 #include "state.h"
 #include "broadcast.h"
-#include "launch.h"
+#include "bucket_launch.h"
 #include "deliver.h"
 
 #ifndef CDP_NO_DDP

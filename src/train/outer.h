@@ -18,7 +18,7 @@
 #include "../group/state.h"
 #include "../group/collective_calls.h"
 #include "../ddp/group_access.h"
-#include "../ddp/launch.h"
+#include "../ddp/bucket_launch.h"
 #include "optimizers.h"
 
 #ifndef CDP_NO_DDP

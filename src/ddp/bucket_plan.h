@@ -1,9 +1,9 @@
-/* ddp/bucket.h - which parameters share a bucket (pure)
+/* ddp/bucket_plan.h - which parameters share a bucket (pure)
 
    Knows: dtypes and sizes of parameters. Promises: the same plan for the same numbers, in linear
    time, without memory of its own. */
-#ifndef CDP_SRC_DDP_BUCKET_H
-#define CDP_SRC_DDP_BUCKET_H
+#ifndef CDP_SRC_DDP_BUCKET_PLAN_H
+#define CDP_SRC_DDP_BUCKET_PLAN_H
 
 #include "../base/config.h"
 #include "../base/types_api.h"
@@ -68,4 +68,4 @@ CDP__PRIVATE uint32_t cdp__bucket_plan_make(const cdp_param *params, uint32_t n,
 
 #endif /* CDP_NO_DDP */
 
-#endif /* CDP_SRC_DDP_BUCKET_H */
+#endif /* CDP_SRC_DDP_BUCKET_PLAN_H */

@@ -1,9 +1,9 @@
-/* ddp/launch.h - starts the operations of full buckets
+/* ddp/bucket_launch.h - starts the operations of full buckets
 
    Knows: the order of buckets and of the stages of a hook. Promises: buckets start in the same
    order on every rank, in whatever order they become full. */
-#ifndef CDP_SRC_DDP_LAUNCH_H
-#define CDP_SRC_DDP_LAUNCH_H
+#ifndef CDP_SRC_DDP_BUCKET_LAUNCH_H
+#define CDP_SRC_DDP_BUCKET_LAUNCH_H
 
 #include "../base/config.h"
 #include "../base/status_api.h"
@@ -312,4 +312,4 @@ CDP__PRIVATE cdp_status cdp__ddp_launch_ready(cdp_ddp *d) {
 
 #endif /* CDP_NO_DDP */
 
-#endif /* CDP_SRC_DDP_LAUNCH_H */
+#endif /* CDP_SRC_DDP_BUCKET_LAUNCH_H */
