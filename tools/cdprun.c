@@ -65,6 +65,7 @@
 #include <string.h>
 #include <strings.h>
 #include <netdb.h>
+#include <sys/file.h>
 #include <sys/types.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -558,14 +559,58 @@ static bool absolute(char path[RUN_DIR_BYTES]) /* a rank may change its folder *
     return good;
 }
 
+#define SWEEP_AGE 60 /* seconds; a younger folder may not be locked yet */
+
+static void dir_empty(DIR *dir) {
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        unlinkat(dirfd(dir), e->d_name, 0);
+}
+
+/* Removes the folder `name` of a launcher of this machine that was killed together with its keeper:
+   while one of the two lives, it is locked. */
+static void run_dir_sweep(int in, const char *name) {
+    struct stat at;
+    const int fd = openat(in, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return;
+    const bool stale = fstat(fd, &at) == 0 && at.st_uid == geteuid()
+        && time(NULL) - at.st_mtime > SWEEP_AGE && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    DIR *dir = stale ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        close(fd);
+        return;
+    }
+    dir_empty(dir);
+    unlinkat(in, name, AT_REMOVEDIR);
+    closedir(dir);
+}
+
+/* The folder of error files: TEMPORARY/cdprun_MACHINE_XXXXXX. The lock ends with the last of front
+   and keeper. The number of the machine is for folders that several machines share. */
+static void run_dir_make_temporary(options *o, const char *temporary) {
+    char host[256] = "", prefix[32];
+    uint32_t machine = 0x811c9dc5u;
+    (void)gethostname(host, sizeof host - 1);
+    for (const char *c = host; *c != '\0'; ++c)
+        machine = (machine ^ (unsigned char)*c) * 0x01000193u;
+    snprintf(prefix, sizeof prefix, "cdprun_%08x_", (unsigned)machine);
+    DIR *dir = opendir(temporary);
+    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
+        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0) run_dir_sweep(dirfd(dir), e->d_name);
+    if (dir != NULL) closedir(dir);
+    snprintf(o->run_dir, sizeof o->run_dir, "%s/%sXXXXXX", temporary, prefix);
+    const bool made = mkdtemp(o->run_dir) != NULL;
+    const int fd = made ? open(o->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) (void)flock(fd, LOCK_SH | LOCK_NB); /* held until the process ends */
+    if (fd >= 0 && absolute(o->run_dir)) return;
+    if (made) rmdir(o->run_dir);
+    o->run_dir[0] = '\0'; /* then there are no error files */
+}
+
 static void run_dir_make(options *o) {
     const char *temporary = getenv("TMPDIR");
     char *path = o->run_dir;
     if (o->log_dir == NULL) {
-        snprintf(path, sizeof o->run_dir, "%s/cdprun_XXXXXX",
-            temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
-        /* then there are no error files */
-        if (mkdtemp(path) == NULL || !absolute(path)) path[0] = '\0';
+        run_dir_make_temporary(o, temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp");
         return;
     }
     const int base = snprintf(path, sizeof o->run_dir, "%s/", o->log_dir);
@@ -589,8 +634,7 @@ static void run_dir_make(options *o) {
 static void run_dir_remove(const options *o) {
     DIR *dir = o->log_dir == NULL && o->run_dir[0] != '\0' ? opendir(o->run_dir) : NULL;
     if (dir == NULL) return;
-    for (struct dirent *e; (e = readdir(dir)) != NULL;)
-        unlinkat(dirfd(dir), e->d_name, 0);
+    dir_empty(dir);
     closedir(dir);
     rmdir(o->run_dir);
 }
@@ -2270,7 +2314,10 @@ int main(int argc, char **argv) {
     children_signal(0, inherited_add, &callers);
     adopt_orphans();
     const pid_t front = getpid(), keeper = fork();
-    if (keeper < 0) fatal("cannot start");
+    if (keeper < 0) {
+        run_dir_remove(&o);
+        fatal("cannot start");
+    }
     if (keeper == 0) {
         /* before all else: its end must mean the front's death */
         close(control[1]);

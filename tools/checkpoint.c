@@ -22,7 +22,9 @@
 #ifdef _WIN32
 #include <io.h>
 #define isatty _isatty
+#define NEW_FILE "wb" /* its C library may not know "x" */
 #else
+#define NEW_FILE "wbx"
 #include <unistd.h>
 #endif
 
@@ -264,6 +266,15 @@ static int merge_into(cdp_ckpt_reader *r, FILE *f) {
     return result;
 }
 
+/* All of the file is on the disk, before it gets its name: it outlives a power cut. */
+static bool on_disk(FILE *f) {
+#ifdef _WIN32
+    return fflush(f) == 0 && _commit(_fileno(f)) == 0;
+#else
+    return fflush(f) == 0 && fsync(fileno(f)) == 0;
+#endif
+}
+
 static int merge(const char *path, const char *to) {
     cdp_ckpt_reader *const r = open_path(path);
     char part[4096];
@@ -284,16 +295,22 @@ static int merge(const char *path, const char *to) {
         cdp_ckpt_close(r);
         return cdp_print_error(stderr);
     }
-    if (snprintf(part, sizeof part, "%s.part", to) >= (int)sizeof part
-        || (f = fopen(part, "wb")) == NULL) {
+    f = snprintf(part, sizeof part, "%s.part", to) < (int)sizeof part ? fopen(part, NEW_FILE)
+                                                                      : NULL;
+    if (f == NULL) {
+        const bool there = errno == EEXIST;
         bar_end();
-        fprintf(stderr, "checkpoint: %s cannot be made\n", to);
+        fprintf(stderr,
+            there ? "checkpoint: %s.part exists, of a merge that runs or was ended: remove it\n"
+                  : "checkpoint: %s cannot be made\n",
+            to);
         cdp_ckpt_close(r);
         return 1;
     }
     result = merge_into(r, f);
     bar_end();
     if (result < 0) cdp_print_error(stderr);
+    if (!result && !on_disk(f)) result = 1;
     if (fclose(f) != 0 && !result) result = 1;
     if (!result && rename(part, to) != 0) result = 1;
     if (result) {

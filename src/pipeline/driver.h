@@ -260,7 +260,7 @@ CDP_API cdp_status cdp_pipeline_create(const cdp_pipeline_desc *desc, cdp_pipeli
     if (!desc->group) return cdp__pipe_missing("cdp_pipeline_create", "desc.group");
     cdp_status st =
         cdp__pipe_schedule_lives(desc->schedule, "cdp_pipeline_create", "desc.schedule");
-    if (st != CDP_OK) return st;
+    if (st != CDP_OK) return cdp__pipe_agree(desc, st, NULL); /* the others hear of it */
     const cdp_os *os = desc->schedule->os;
     const cdp__pipe_table *t = &desc->schedule->table;
     uint64_t *hashes = (uint64_t *)cdp__pipe_alloc(os, (2ull * t->stages + 2) * sizeof *hashes);

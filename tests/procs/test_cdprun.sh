@@ -14,6 +14,7 @@ D=$(pwd)
 H=$D/helper
 passed=0 failed=0
 ID=$$                                            # tests of other checkouts may run at the same time
+mkdir -p tmp && export TMPDIR="$D/tmp"            # launchers that are killed with their keepers leave folders there
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NO_COLOR CDPTEST CDP_JOB_KEY
 
 ok()    { passed=$((passed + 1)); echo "ok $1"; }
@@ -595,6 +596,14 @@ await_file ef.0; keeper=$("$H" child-of $pid); kill -KILL $pid 2> /dev/null; wai
 gone error-file-killed $ID.ef
 n=0; while [ -d "/proc/$keeper" ] && [ $n -lt $((300 * slack)) ]; do sleep 0.01; n=$((n + 1)); done
 check error-file-killed-dir "$(ls -d cdprun_* 2> /dev/null)" ""
+# Both are killed: a later launcher removes their folder, but none of one that lives, and no other.
+mkdir -p swept && TMPDIR=$D/swept CDPTEST=$ID.sw PIDFILE=$D/sw "$C" -n 1 "$H" plain > out 2> err & pid=$!
+await_file sw.0; keeper=$("$H" child-of $pid); kill -KILL "$keeper" $pid; wait $pid 2> /dev/null
+gone sweep-killed $ID.sw
+dead=$(ls swept)
+mkdir swept/cdprun_other_abcdef; touch -d '1 hour ago' swept/* ; echo x > "swept/$dead/error.json"; touch -d '1 hour ago' "swept/$dead"
+live=$(TMPDIR=$D/swept "$C" -n 1 sh -c 'touch -d "1 hour ago" "$(dirname "$TORCHELASTIC_ERROR_FILE")"; "$0" -n 1 true; echo "$(ls "$1")"; [ -d "$(dirname "$TORCHELASTIC_ERROR_FILE")" ] && echo lives' "$C" "$D/swept" 2>&1 | grep -c -e "$dead" -e lives)
+check sweep "$live $(ls swept)" "1 cdprun_other_abcdef"
 
 # ---- restarts
 

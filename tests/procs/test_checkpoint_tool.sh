@@ -32,6 +32,15 @@ check "and stays what it is" "$(readlink "$work/loop")" loop
 "$CHECKPOINT" merge "$one" "$work/again.safetensors" > "$work/out" 2> "$work/err"
 check "files without sums are merged" $? 0
 check "into the same bytes" "$(cksum < "$work/again.safetensors")" "$before"
+echo other > "$work/two.safetensors.part" # of another merge
+"$CHECKPOINT" merge "$work/run" "$work/two.safetensors" > "$work/out" 2> "$work/err"
+check "a file of another merge is refused" $? 1
+has "with what to do" "$work/err" 'two.safetensors.part exists, of a merge that runs or was ended: remove it'
+check "and not touched, either" "$(cat "$work/two.safetensors.part")" other
+if command -v strace > /dev/null; then
+    strace -f -e trace=fsync,rename -o "$work/calls" "$CHECKPOINT" merge "$one" "$work/three.safetensors" > "$work/out" 2> "$work/err"
+    check "the file is on the disk before it has its name" "$(grep -oE 'fsync|rename' "$work/calls" | tr '\n' ' ')" 'fsync rename '
+fi
 "$CHECKPOINT" merge "$work/run" "$work/no/such.safetensors" > "$work/out" 2> "$work/err"
 check "a folder that is not there is an error" $? 1
 

@@ -659,6 +659,49 @@ TEST(a_stage_that_stalls_is_named_at_the_deadline) {
     }
 }
 
+static cdp_status no_work(void *user, const cdp_pipe_micro *micro) {
+    (void)user;
+    (void)micro;
+    return CDP_OK;
+}
+
+/* No schedule, or one that was destroyed, on one rank: the others are told at once. */
+static void lacks_a_schedule(cdp_group *g, void *arg) {
+    const cdp_schedule_desc sd = {.kind = CDP_PIPE_GPIPE, .ranks = 2, .micros = 2};
+    const cdp_pipe_edge between = {.count = 1, .dtype = CDP_DTYPE_F32};
+    const bool last = cdp_rank(g) == 1;
+    const cdp_pipe_stage stage = {.forward = no_work,
+        .backward = no_work,
+        .in = last ? &between : NULL,
+        .in_count = last,
+        .out = last ? NULL : &between,
+        .out_count = !last};
+    cdp_pipeline_desc d = {.group = g, .stages = &stage, .stage_count = 1};
+    cdp_schedule *s = NULL;
+    cdp_pipeline *p = NULL;
+    uint64_t one = 1;
+    (void)arg;
+    for (int gone = 0; gone < 2; ++gone) {
+        OK(cdp_schedule_create(&sd, &s));
+        d.schedule = cdp_rank(g) == 1 && !gone ? NULL : s;
+        if (cdp_rank(g) == 1 && gone) cdp_schedule_destroy(s);
+        const cdp_status st = cdp_pipeline_create(&d, &p);
+        T(!p);
+        if (last) {
+            T_EQ(gone ? CDP_ERR_STATE : CDP_ERR_INVALID, st);
+        } else {
+            T_EQ(CDP_ERR_MISMATCH, st);
+            T(strstr(cdp_last_error()->text, "rank 1 refused") != NULL);
+        }
+        OK(cdp_allreduce(g, NULL, &one, 1, CDP_DTYPE_U64, CDP_REDUCE_MAX));
+        cdp_schedule_destroy(s);
+    }
+}
+
+TEST(one_rank_lacks_a_schedule) {
+    run_ranks(2, NULL, 0, lacks_a_schedule, NULL);
+}
+
 static void differs(cdp_group *g, void *arg) {
     model *k = (model *)arg;
     const uint32_t r = cdp_rank(g);
@@ -773,6 +816,7 @@ int main(int argc, char **argv) {
         {"a_rank_that_dies_is_named_by_all", a_rank_that_dies_is_named_by_all, 120},
         {"a_stage_that_stalls_is_named_at_the_deadline",
             a_stage_that_stalls_is_named_at_the_deadline, 30},
+        {"one_rank_lacks_a_schedule", one_rank_lacks_a_schedule, 20},
         {"ranks_that_differ", ranks_that_differ, 30},
         {"descs_that_are_refused", descs_that_are_refused, 30},
         {"each_message_has_a_tag_of_its_own", each_message_has_a_tag_of_its_own, 30}};
