@@ -181,7 +181,13 @@
         slots for units of one size that are needed at one time, whole gradients of more than two
         units at one time, and the order of units, which the first steps record.
         cdp_fsdp_rebind() holds the shards before and after it at one time, without slots of the
-        former. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
+        former. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts. The group adds what
+        peers send early: cdp_group_desc.window_bytes bounds it.
+        Ranks of one host map each other's memory of cdp_group_alloc(), which all of this is, to
+        read it in place. That is the same memory, but it counts in the address space of each of
+        them, as `ulimit -v` (RLIMIT_AS) limits it: up to what all ranks of the host hold. Under
+        such a limit set cdp_group_desc.expose_bytes to UINT64_MAX: then nothing is mapped, and
+        data are copied through rings, as examples/26_gpt2.c does.
 
     ERRORS
         INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
@@ -190,7 +196,7 @@
         destroys its cdp_fsdp, and they learn at once that it has left.
         After a failure of communication, of an update, or of memory in a step, every later call
         fails: destroy the cdp_fsdp, or cdp_fsdp_rebind() it to another group. Other ranks learn of
-        it at their next operation.
+        it at their next operation; of a rank that is lost, and of memory, at once, where they wait.
 
     LIMITS
         65535 ranks | 65534 units | 1048576 parameters of 8 dimensions | host memory only
@@ -1986,12 +1992,55 @@ CDP__PRIVATE cdp_status cdp__fsdp_record_need(cdp_fsdp *f, uint32_t unit) {
     return CDP_OK;
 }
 
+/* Others may wait for this rank in any group of this fsdp. */
+CDP__PRIVATE void cdp__fsdp_abort_groups(cdp_fsdp *f, const char *reason) {
+    cdp_group *groups[5];
+    uint32_t i;
+    groups[0] = f->gathers;
+    groups[1] = f->reductions;
+    groups[2] = f->replicas;
+    groups[3] = f->norms;
+    groups[4] = f->buddies;
+    for (i = 0; i < 5; ++i)
+        if (groups[i]) cdp_group_abort(groups[i], reason);
+}
+
 /* This rank alone cannot go on, and others would wait for it: they learn why. */
 CDP__PRIVATE void cdp__fsdp_give_up(cdp_fsdp *f, cdp_status st, const char *what) {
     const cdp_error e = *cdp_last_error();
-    cdp_group_abort(f->gathers, e.text);
-    cdp_group_abort(f->reductions, e.text);
+    cdp__fsdp_abort_groups(f, e.text);
     (void)cdp_error_set(st, -1, 0, "%s%s", what, e.text);
+}
+
+#define CDP__FSDP_LOST "cdp_fsdp has lost rank " /* and its number: what such aborts begin with */
+
+/* This rank has lost another one, perhaps in a group in which others do not communicate with it:
+   they learn of it where they wait for this one. */
+CDP__PRIVATE void cdp__fsdp_pass_loss(cdp_fsdp *f) {
+    const cdp_error e = *cdp_last_error();
+    char reason[512];
+    cdp__text t = cdp__text_of(reason, sizeof reason);
+    if (e.peer < 0) return;
+    cdp__text_add(&t, CDP__FSDP_LOST "%d: %s", (int)e.peer, e.text);
+    cdp__fsdp_abort_groups(f, reason);
+    (void)cdp__error_again(CDP_ERR_PEER_LOST, &e);
+}
+
+/* An abort because of a lost rank is its loss here, too. */
+CDP__PRIVATE cdp_status cdp__fsdp_told(void) {
+    const cdp_error e = *cdp_last_error();
+    const char *at = strstr(e.text, CDP__FSDP_LOST);
+    int32_t peer = 0;
+    if (!at) return CDP_ERR_ABORTED;
+    for (at += sizeof CDP__FSDP_LOST - 1; *at >= '0' && *at <= '9'; ++at)
+        peer = peer * 10 + (*at - '0');
+    return cdp_error_set(CDP_ERR_PEER_LOST, peer, 0, "%s", e.text);
+}
+
+/* A failure that may concern a rank that is lost. */
+CDP__PRIVATE cdp_status cdp__fsdp_share_loss(cdp_fsdp *f, cdp_status st) {
+    if (st == CDP_ERR_PEER_LOST) cdp__fsdp_pass_loss(f);
+    return st == CDP_ERR_ABORTED ? cdp__fsdp_told() : st;
 }
 
 /* Memory that runs out in the midst of a step, or a failure of communication, ends this fsdp. */
@@ -1999,6 +2048,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_broken(cdp_fsdp *f, cdp_status st) {
     cdp__text t = cdp__text_of(f->cause, sizeof f->cause);
     if (st == CDP_OK || f->failed != CDP_OK) return st;
     if (st == CDP_ERR_NOMEM) cdp__fsdp_give_up(f, st, "");
+    st = cdp__fsdp_share_loss(f, st);
     f->failed = st;
     cdp__text_add(&t, "%s", cdp_last_error()->text);
     return st;
@@ -3363,15 +3413,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
 }
 
 CDP_API void cdp_fsdp_abort(cdp_fsdp *f, const char *reason) {
-    cdp_group *groups[5];
     if (!f || cdp__ended(f)) return;
-    groups[0] = f->gathers;
-    groups[1] = f->reductions;
-    groups[2] = f->replicas;
-    groups[3] = f->norms;
-    groups[4] = f->buddies;
-    for (uint32_t i = 0; i < 5; ++i)
-        if (groups[i]) cdp_group_abort(groups[i], reason);
+    cdp__fsdp_abort_groups(f, reason);
     cdp_fsdp_abort(f->pending, reason);
     (void)cdp_error_set(
         CDP_ERR_ABORTED, -1, 0, CDP__ABORTED "%s", reason && *reason ? reason : "no reason given");
@@ -3861,7 +3904,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t
     if (next && units) {
         const cdp_fsdp_desc d = cdp__fsdp_desc_for(f, group, units);
         cdp__fsdp_settings(next, os, &d);
-        st = cdp__fsdp_join_group(f, next, &d, turn, &complete);
+        st = cdp__fsdp_share_loss(next, cdp__fsdp_join_group(f, next, &d, turn, &complete));
     } else
         st = cdp__fsdp_vote(group, cdp__fsdp_nomem("the struct", sizeof *next));
     if (st == CDP_OK)
@@ -3911,10 +3954,12 @@ CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
     if (!f) return cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
     cdp__fsdp_settings(f, os, d);
     st = d->receive ? cdp__fsdp_join(f, d) : cdp__fsdp_open(f, d);
-    if (st == CDP_OK)
+    if (st == CDP_OK) {
         *out = f;
-    else
-        cdp_fsdp_destroy(f);
+        return CDP_OK;
+    }
+    st = cdp__fsdp_share_loss(f, st);
+    cdp_fsdp_destroy(f);
     return st;
 }
 

@@ -179,7 +179,13 @@
         slots for units of one size that are needed at one time, whole gradients of more than two
         units at one time, and the order of units, which the first steps record.
         cdp_fsdp_rebind() holds the shards before and after it at one time, without slots of the
-        former. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts.
+        former. cdp_fsdp_preview() says how much; cdp_fsdp_stats_of() counts. The group adds what
+        peers send early: cdp_group_desc.window_bytes bounds it.
+        Ranks of one host map each other's memory of cdp_group_alloc(), which all of this is, to
+        read it in place. That is the same memory, but it counts in the address space of each of
+        them, as `ulimit -v` (RLIMIT_AS) limits it: up to what all ranks of the host hold. Under
+        such a limit set cdp_group_desc.expose_bytes to UINT64_MAX: then nothing is mapped, and
+        data are copied through rings, as examples/26_gpt2.c does.
 
     ERRORS
         INVALID, UNSUPPORTED and STATE: nothing was done; correct the call. Creation fails on all
@@ -188,7 +194,7 @@
         destroys its cdp_fsdp, and they learn at once that it has left.
         After a failure of communication, of an update, or of memory in a step, every later call
         fails: destroy the cdp_fsdp, or cdp_fsdp_rebind() it to another group. Other ranks learn of
-        it at their next operation.
+        it at their next operation; of a rank that is lost, and of memory, at once, where they wait.
 
     LIMITS
         65535 ranks | 65534 units | 1048576 parameters of 8 dimensions | host memory only

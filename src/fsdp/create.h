@@ -431,15 +431,8 @@ CDP__PRIVATE void cdp__fsdp_free_all(cdp_fsdp *f) {
 }
 
 CDP_API void cdp_fsdp_abort(cdp_fsdp *f, const char *reason) {
-    cdp_group *groups[5];
     if (!f || cdp__ended(f)) return;
-    groups[0] = f->gathers;
-    groups[1] = f->reductions;
-    groups[2] = f->replicas;
-    groups[3] = f->norms;
-    groups[4] = f->buddies;
-    for (uint32_t i = 0; i < 5; ++i)
-        if (groups[i]) cdp_group_abort(groups[i], reason);
+    cdp__fsdp_abort_groups(f, reason);
     cdp_fsdp_abort(f->pending, reason);
     (void)cdp_error_set(
         CDP_ERR_ABORTED, -1, 0, CDP__ABORTED "%s", reason && *reason ? reason : "no reason given");

@@ -15,6 +15,7 @@
 #include "../base/compiler.h"
 #include "../base/ended.h"
 #include "../base/helpers.h"
+#include "../base/kept_error.h"
 #include "../text/format.h"
 #include "fsdp_api.h"
 #include "checks.h"
@@ -204,12 +205,55 @@ CDP__PRIVATE cdp_status cdp__fsdp_record_need(cdp_fsdp *f, uint32_t unit) {
     return CDP_OK;
 }
 
+/* Others may wait for this rank in any group of this fsdp. */
+CDP__PRIVATE void cdp__fsdp_abort_groups(cdp_fsdp *f, const char *reason) {
+    cdp_group *groups[5];
+    uint32_t i;
+    groups[0] = f->gathers;
+    groups[1] = f->reductions;
+    groups[2] = f->replicas;
+    groups[3] = f->norms;
+    groups[4] = f->buddies;
+    for (i = 0; i < 5; ++i)
+        if (groups[i]) cdp_group_abort(groups[i], reason);
+}
+
 /* This rank alone cannot go on, and others would wait for it: they learn why. */
 CDP__PRIVATE void cdp__fsdp_give_up(cdp_fsdp *f, cdp_status st, const char *what) {
     const cdp_error e = *cdp_last_error();
-    cdp_group_abort(f->gathers, e.text);
-    cdp_group_abort(f->reductions, e.text);
+    cdp__fsdp_abort_groups(f, e.text);
     (void)cdp_error_set(st, -1, 0, "%s%s", what, e.text);
+}
+
+#define CDP__FSDP_LOST "cdp_fsdp has lost rank " /* and its number: what such aborts begin with */
+
+/* This rank has lost another one, perhaps in a group in which others do not communicate with it:
+   they learn of it where they wait for this one. */
+CDP__PRIVATE void cdp__fsdp_pass_loss(cdp_fsdp *f) {
+    const cdp_error e = *cdp_last_error();
+    char reason[512];
+    cdp__text t = cdp__text_of(reason, sizeof reason);
+    if (e.peer < 0) return;
+    cdp__text_add(&t, CDP__FSDP_LOST "%d: %s", (int)e.peer, e.text);
+    cdp__fsdp_abort_groups(f, reason);
+    (void)cdp__error_again(CDP_ERR_PEER_LOST, &e);
+}
+
+/* An abort because of a lost rank is its loss here, too. */
+CDP__PRIVATE cdp_status cdp__fsdp_told(void) {
+    const cdp_error e = *cdp_last_error();
+    const char *at = strstr(e.text, CDP__FSDP_LOST);
+    int32_t peer = 0;
+    if (!at) return CDP_ERR_ABORTED;
+    for (at += sizeof CDP__FSDP_LOST - 1; *at >= '0' && *at <= '9'; ++at)
+        peer = peer * 10 + (*at - '0');
+    return cdp_error_set(CDP_ERR_PEER_LOST, peer, 0, "%s", e.text);
+}
+
+/* A failure that may concern a rank that is lost. */
+CDP__PRIVATE cdp_status cdp__fsdp_share_loss(cdp_fsdp *f, cdp_status st) {
+    if (st == CDP_ERR_PEER_LOST) cdp__fsdp_pass_loss(f);
+    return st == CDP_ERR_ABORTED ? cdp__fsdp_told() : st;
 }
 
 /* Memory that runs out in the midst of a step, or a failure of communication, ends this fsdp. */
@@ -217,6 +261,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_broken(cdp_fsdp *f, cdp_status st) {
     cdp__text t = cdp__text_of(f->cause, sizeof f->cause);
     if (st == CDP_OK || f->failed != CDP_OK) return st;
     if (st == CDP_ERR_NOMEM) cdp__fsdp_give_up(f, st, "");
+    st = cdp__fsdp_share_loss(f, st);
     f->failed = st;
     cdp__text_add(&t, "%s", cdp_last_error()->text);
     return st;

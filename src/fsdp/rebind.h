@@ -387,7 +387,7 @@ CDP__PRIVATE cdp_status cdp__fsdp_rebind(cdp_fsdp *f, cdp_group *group, uint64_t
     if (next && units) {
         const cdp_fsdp_desc d = cdp__fsdp_desc_for(f, group, units);
         cdp__fsdp_settings(next, os, &d);
-        st = cdp__fsdp_join_group(f, next, &d, turn, &complete);
+        st = cdp__fsdp_share_loss(next, cdp__fsdp_join_group(f, next, &d, turn, &complete));
     } else
         st = cdp__fsdp_vote(group, cdp__fsdp_nomem("the struct", sizeof *next));
     if (st == CDP_OK)
@@ -437,10 +437,12 @@ CDP_API cdp_status cdp_fsdp_create(const cdp_fsdp_desc *d, cdp_fsdp **out) {
     if (!f) return cdp__fsdp_vote_wide(d, cdp__fsdp_vote(d->group, st));
     cdp__fsdp_settings(f, os, d);
     st = d->receive ? cdp__fsdp_join(f, d) : cdp__fsdp_open(f, d);
-    if (st == CDP_OK)
+    if (st == CDP_OK) {
         *out = f;
-    else
-        cdp_fsdp_destroy(f);
+        return CDP_OK;
+    }
+    st = cdp__fsdp_share_loss(f, st);
+    cdp_fsdp_destroy(f);
     return st;
 }
 
