@@ -91,7 +91,8 @@ help:
 #:   bench-rpc        calls beside bare messages, gRPC and PyTorch; RPC="--help" says how
 #:   bench-elastic    how long ranks take to go on after a death, and what each step of cdp_elastic.h costs
 #:   bench-pipeline   the driver of cdp_pipeline.h beside a schedule on paper; PIPELINE="STEPS SLEEP_US"
-#:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"
+#:   bench-fsdp       a step of sharded training beside one of DDP, 2 and 4 ranks; FSDP="--steps 100 --width 64"; and beside
+#:                    PyTorch's fully_shard, PYTHON=python3 says which Python has torch; SHARDS="--blocks 8 --width 512"
 #:   bench-checkpoint  saves and loads beside plain files of the same bytes, and beside PyTorch; CHECKPOINT="FOLDER MIB PASSES"
 #:   bench-leaves     a step with the same bits on any number of ranks beside one of DDP, 1, 2 and 4 ranks; LEAVES="--work 1"
 #:   bench-report     what watching a job (cdp_report) adds to a step, 2 and 4 ranks; REPORT="--step-ms 20"
@@ -380,6 +381,7 @@ bench-checkpoint: $(BUILD)/bench/checkpoint
 bench-fsdp: $(BUILD)/bench/fsdp $(BUILD)/cdprun
 	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
 	@for n in 2 4; do for how in '' --tcp; do $(BUILD)/cdprun -n $$n $(BUILD)/bench/fsdp $$how $(FSDP) || exit 1; done; done
+	@BUILD='$(BUILD)' PYTHON='$(PYTHON)' bash tests/bench/shards.sh $(SHARDS)
 
 bench-leaves: $(BUILD)/bench/leaves $(BUILD)/cdprun
 	@echo "# $$(uname -srm), $$(nproc) cores, load $$(cut -d' ' -f1-3 /proc/loadavg)"
