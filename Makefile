@@ -27,7 +27,7 @@ SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c \
              tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_worlds.c tests/sim/elastic.c \
              tests/sim/elastic_worlds.c tests/sim/elastic_shrink.c tests/sim/again.c tests/sim/quorum.c \
-             tests/sim/fsdp_worlds.c)
+             tests/sim/fsdp_worlds.c tests/sim/pipeline_worlds.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/*.c)
 BENCH_SRC := $(wildcard tests/bench/bench.c)

@@ -25,9 +25,10 @@ static uint32_t row_now;   /* of this rank, counted over all steps */
 /* Both directions take a little, so that a kill hits ranks that wait and ranks that compute. */
 static cdp_status callback(void *user, const cdp_pipe_micro *m) {
     const bool last = m->stage + 1u == RANKS, forward = m->kind == CDP_ACT_F;
-    float *const to =
-        forward ? (last ? NULL : (float *)m->out[0]) : (m->stage ? (float *)m->grad_in[0] : NULL);
+    float *to = NULL;
     (void)user;
+    if (forward && !last) to = (float *)m->out[0];
+    if (!forward && m->stage) to = (float *)m->grad_in[0];
     if (to)
         for (uint32_t k = 0; k < ELEMENTS; ++k)
             to[k] = (float)(m->micro + k);
