@@ -453,7 +453,7 @@ static options options_parse(int argc, char **argv) {
     options_settle(&o);
     options_check(&o);
     options_devices(&o);
-    options_cores(&o);
+    if (!o.serve) options_cores(&o); /* it has no ranks */
     if (!o.serve) options_python(&o, words);
     options_place(&o);
     options_key(&o);
