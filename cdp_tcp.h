@@ -303,13 +303,13 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
 
 #ifndef CDP_NO_ENV
 /* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
-   cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm; see
-   cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT are read under every launcher. If they
-   are missing: under torchrun and cdprun the address is 127.0.0.1, and a missing port is an error;
-   under Slurm they are the first node of the step and a port made from the numbers of job and step;
-   under MPI with all ranks on one machine they meet in a file named after the job (Open MPI: in
-   its session directory; MPICH: after the parent process, in TMPDIR), so any number of jobs can
-   start at once; under MPI on several machines an error that says what to pass.
+   cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm, MVAPICH, PALS,
+   Flux; see cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT are read under every launcher.
+   If they are missing: under torchrun and cdprun the address is 127.0.0.1, and a missing port is an
+   error; under Slurm they are the first node of the step and a port made from the numbers of job
+   and step; under the others with all ranks on one machine they meet in a file named after the job
+   (Open MPI: in its session directory; MPICH, MVAPICH: after the parent process, in TMPDIR), so any
+   number of jobs can start at once; on several machines an error that says what to pass.
    TORCHELASTIC_USE_AGENT_STORE=True sets external_store
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
@@ -349,7 +349,8 @@ typedef const char *(*cdp_getenv_func)(void *user, const char *name);
 
 /* What a launcher passes to a process in environment variables. */
 typedef struct cdp_launch {
-    /* "torchrun" (under cdprun, too), "openmpi", "mpich", "slurm"; "" when there is none */
+    /* "torchrun" (under cdprun, too), "openmpi", "mvapich", "pals", "flux", "mpich", "slurm"; "" when
+       there is none */
     char launcher[12];
     uint32_t rank, world_size;
     /* among the ranks of this machine; local_size 0: not given */
@@ -370,6 +371,10 @@ typedef struct cdp_launch {
                           TORCHELASTIC_USE_AGENT_STORE
        Open MPI           OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE,
                           PMIX_SERVER_TMPDIR
+       MVAPICH            MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+       PALS (HPE Cray)    PALS_RANKID, PMI_SIZE, PALS_LOCAL_RANKID, PALS_LOCAL_SIZE, PALS_APID
+       Flux               FLUX_TASK_RANK, FLUX_JOB_SIZE, FLUX_TASK_LOCAL_ID, FLUX_JOB_ID,
+                          FLUX_JOB_NNODES
        MPICH (Hydra)      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
        Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
                           SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID, SLURM_STEP_NODELIST,
@@ -5654,8 +5659,8 @@ CDP__PRIVATE cdp_status cdp__mesh_take_records(cdp__mesh *m, const cdp_bytes *re
 
 /* ---- >>tcp/launchers: variables that launchers set (pure) ------------------------------------ */
 
-/* Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names the
-   variable, its value, and what it should contain. */
+/* Knows: the variables of cdprun, torchrun, Open MPI, MVAPICH, PALS, Flux, MPICH and Slurm.
+   Promises: an error names the variable, its value, and what it should contain. */
 
 #ifndef CDP_NO_ENV
 
@@ -5811,31 +5816,81 @@ CDP__PRIVATE cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) 
     return st;
 }
 
-CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
-    const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"),
-               *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
-    const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
+/* A launcher that says all by variables of its own. */
+typedef struct cdp__launcher {
+    const char *name, *rank, *size, *local_rank;
+    /* NULL: it has no such variable. job: a name; nodes: 1 where local_size is the world's */
+    const char *local_size, *job, *nodes;
+} cdp__launcher;
+
+/* The one that started this process, or NULL. MPICH's Hydra is looked for last, because PALS and
+   Flux set its variables, too; but where Hydra runs inside of these, it sets MPI_LOCALRANKID. In a
+   Slurm step, PMI_RANK alone may be set by srun itself. */
+CDP__PRIVATE const cdp__launcher *cdp__launcher_of(const cdp__vars *v, bool step) {
+    static const cdp__launcher all[] = {
+        {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
+        {"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+            "MV2_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
+        {"pals", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_APID",
+            NULL},
+        {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", NULL, "FLUX_JOB_ID",
+            "FLUX_JOB_NNODES"},
+        {"mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL},
+    };
+    const bool hydra = cdp__var(v, "PMI_RANK") && cdp__var(v, "MPI_LOCALRANKID");
+    uint32_t i;
+    for (i = 0; i < sizeof all / sizeof *all; ++i) {
+        const bool last = i + 1 == sizeof all / sizeof *all;
+        if (!cdp__var(v, all[i].rank) || (last && step && !hydra)) continue;
+        if (!all[i].job || !hydra) return &all[i];
+    }
+    return NULL;
+}
+
+CDP__PRIVATE cdp_status cdp__launch_row(
+    const cdp__vars *v, const cdp__launcher *row, cdp_launch *l) {
     cdp__text t = cdp__text_of(l->job, sizeof l->job);
+    const char *const job = row->job ? cdp__var(v, row->job) : NULL;
+    uint32_t nodes = 0;
+    cdp_status st =
+        cdp__launch_numbers(v, l, row->rank, row->size, row->local_rank, row->local_size);
+    if (st == CDP_OK && row->nodes && cdp__var(v, row->nodes))
+        st = cdp__var_number(v, row->nodes, 1, 65535, &nodes);
+    if (nodes == 1) l->local_size = l->world_size;
+    if (!job) return st;
+    cdp__text_add(&t, "%s-", row->name);
+    cdp__name_add(&t, job);
+    return st;
+}
+
+/* Open MPI has no variable of its own for these; MPI may run without PMIx. */
+CDP__PRIVATE void cdp__launch_openmpi(const cdp__vars *v, cdp_launch *l) {
+    const char *const dir = cdp__var(v, "PMIX_SERVER_TMPDIR");
+    const char *job = cdp__var(v, "PMIX_NAMESPACE");
+    cdp__text t = cdp__text_of(l->job, sizeof l->job);
+    if (!job) job = cdp__var(v, "OMPI_MCA_ess_base_jobid");
+    if (job) {
+        cdp__text_add(&t, "ompi-");
+        cdp__name_add(&t, job);
+    }
+    if (dir && strlen(dir) < sizeof l->dir) cdp__format(l->dir, sizeof l->dir, "%s", dir);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
+    const char *name = "", *addr = cdp__var(v, "MASTER_ADDR");
+    const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
+    const cdp__launcher *const row = cdp__launcher_of(v, step);
     cdp_status st = CDP_OK;
     uint32_t port;
     memset(l, 0, sizeof *l);
     if (cdp__var(v, "RANK") || cdp__var(v, "WORLD_SIZE")) {
         name = "torchrun";
         st = cdp__launch_torchrun(v, l);
-    } else if (cdp__var(v, "OMPI_COMM_WORLD_RANK")) {
-        name = "openmpi";
-        st = cdp__launch_numbers(v, l, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
-        if (job || (job = cdp__var(v, "OMPI_MCA_ess_base_jobid")) != NULL) {
-            cdp__text_add(&t, "ompi-");
-            cdp__name_add(&t, job);
-        }
-        if (dir && strlen(dir) < sizeof l->dir) cdp__format(l->dir, sizeof l->dir, "%s", dir);
-        /* in a Slurm step, PMI_RANK alone may be set by srun itself */
-    } else if (cdp__var(v, "PMI_RANK") && (cdp__var(v, "MPI_LOCALRANKID") || !step)) {
-        name = "mpich";
-        st =
-            cdp__launch_numbers(v, l, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+    } else if (row) {
+        name = row->name;
+        st = cdp__launch_row(v, row, l);
+        if (strcmp(name, "openmpi") == 0) cdp__launch_openmpi(v, l);
     } else if (step) {
         name = "slurm";
         st = cdp__launch_slurm(v, l);

@@ -39,13 +39,13 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
 
 #ifndef CDP_NO_ENV
 /* Fill in rank, world_size and how to find rank 0 from the variables that a launcher has set:
-   cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm; see
-   cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT are read under every launcher. If they
-   are missing: under torchrun and cdprun the address is 127.0.0.1, and a missing port is an error;
-   under Slurm they are the first node of the step and a port made from the numbers of job and step;
-   under MPI with all ranks on one machine they meet in a file named after the job (Open MPI: in
-   its session directory; MPICH: after the parent process, in TMPDIR), so any number of jobs can
-   start at once; under MPI on several machines an error that says what to pass.
+   cdprun, torchrun, mpirun of Open MPI, mpiexec of MPICH (Hydra), srun of Slurm, MVAPICH, PALS,
+   Flux; see cdp_launch_read() for which. MASTER_ADDR and MASTER_PORT are read under every launcher.
+   If they are missing: under torchrun and cdprun the address is 127.0.0.1, and a missing port is an
+   error; under Slurm they are the first node of the step and a port made from the numbers of job
+   and step; under the others with all ranks on one machine they meet in a file named after the job
+   (Open MPI: in its session directory; MPICH, MVAPICH: after the parent process, in TMPDIR), so any
+   number of jobs can start at once; on several machines an error that says what to pass.
    TORCHELASTIC_USE_AGENT_STORE=True sets external_store
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)

@@ -12,7 +12,8 @@ typedef const char *(*cdp_getenv_func)(void *user, const char *name);
 
 /* What a launcher passes to a process in environment variables. */
 typedef struct cdp_launch {
-    /* "torchrun" (under cdprun, too), "openmpi", "mpich", "slurm"; "" when there is none */
+    /* "torchrun" (under cdprun, too), "openmpi", "mvapich", "pals", "flux", "mpich", "slurm"; "" when
+       there is none */
     char launcher[12];
     uint32_t rank, world_size;
     /* among the ranks of this machine; local_size 0: not given */
@@ -33,6 +34,10 @@ typedef struct cdp_launch {
                           TORCHELASTIC_USE_AGENT_STORE
        Open MPI           OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE,
                           PMIX_SERVER_TMPDIR
+       MVAPICH            MV2_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+       PALS (HPE Cray)    PALS_RANKID, PMI_SIZE, PALS_LOCAL_RANKID, PALS_LOCAL_SIZE, PALS_APID
+       Flux               FLUX_TASK_RANK, FLUX_JOB_SIZE, FLUX_TASK_LOCAL_ID, FLUX_JOB_ID,
+                          FLUX_JOB_NNODES
        MPICH (Hydra)      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
        Slurm              SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID,
                           SLURM_STEP_TASKS_PER_NODE, SLURM_NODEID, SLURM_STEP_NODELIST,

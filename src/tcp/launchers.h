@@ -1,7 +1,7 @@
 /* tcp/launchers.h - variables that launchers set (pure)
 
-   Knows: the variables of cdprun, torchrun, Open MPI, MPICH and Slurm. Promises: an error names the
-   variable, its value, and what it should contain. */
+   Knows: the variables of cdprun, torchrun, Open MPI, MVAPICH, PALS, Flux, MPICH and Slurm.
+   Promises: an error names the variable, its value, and what it should contain. */
 #ifndef CDP_SRC_TCP_LAUNCHERS_H
 #define CDP_SRC_TCP_LAUNCHERS_H
 
@@ -168,31 +168,81 @@ CDP__PRIVATE cdp_status cdp__launch_torchrun(const cdp__vars *v, cdp_launch *l) 
     return st;
 }
 
-CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
-    const char *name = "", *addr = cdp__var(v, "MASTER_ADDR"),
-               *dir = cdp__var(v, "PMIX_SERVER_TMPDIR"), *job = cdp__var(v, "PMIX_NAMESPACE");
-    const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
+/* A launcher that says all by variables of its own. */
+typedef struct cdp__launcher {
+    const char *name, *rank, *size, *local_rank;
+    /* NULL: it has no such variable. job: a name; nodes: 1 where local_size is the world's */
+    const char *local_size, *job, *nodes;
+} cdp__launcher;
+
+/* The one that started this process, or NULL. MPICH's Hydra is looked for last, because PALS and
+   Flux set its variables, too; but where Hydra runs inside of these, it sets MPI_LOCALRANKID. In a
+   Slurm step, PMI_RANK alone may be set by srun itself. */
+CDP__PRIVATE const cdp__launcher *cdp__launcher_of(const cdp__vars *v, bool step) {
+    static const cdp__launcher all[] = {
+        {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
+        {"mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+            "MV2_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
+        {"pals", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_APID",
+            NULL},
+        {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", NULL, "FLUX_JOB_ID",
+            "FLUX_JOB_NNODES"},
+        {"mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL},
+    };
+    const bool hydra = cdp__var(v, "PMI_RANK") && cdp__var(v, "MPI_LOCALRANKID");
+    uint32_t i;
+    for (i = 0; i < sizeof all / sizeof *all; ++i) {
+        const bool last = i + 1 == sizeof all / sizeof *all;
+        if (!cdp__var(v, all[i].rank) || (last && step && !hydra)) continue;
+        if (!all[i].job || !hydra) return &all[i];
+    }
+    return NULL;
+}
+
+CDP__PRIVATE cdp_status cdp__launch_row(
+    const cdp__vars *v, const cdp__launcher *row, cdp_launch *l) {
     cdp__text t = cdp__text_of(l->job, sizeof l->job);
+    const char *const job = row->job ? cdp__var(v, row->job) : NULL;
+    uint32_t nodes = 0;
+    cdp_status st =
+        cdp__launch_numbers(v, l, row->rank, row->size, row->local_rank, row->local_size);
+    if (st == CDP_OK && row->nodes && cdp__var(v, row->nodes))
+        st = cdp__var_number(v, row->nodes, 1, 65535, &nodes);
+    if (nodes == 1) l->local_size = l->world_size;
+    if (!job) return st;
+    cdp__text_add(&t, "%s-", row->name);
+    cdp__name_add(&t, job);
+    return st;
+}
+
+/* Open MPI has no variable of its own for these; MPI may run without PMIx. */
+CDP__PRIVATE void cdp__launch_openmpi(const cdp__vars *v, cdp_launch *l) {
+    const char *const dir = cdp__var(v, "PMIX_SERVER_TMPDIR");
+    const char *job = cdp__var(v, "PMIX_NAMESPACE");
+    cdp__text t = cdp__text_of(l->job, sizeof l->job);
+    if (!job) job = cdp__var(v, "OMPI_MCA_ess_base_jobid");
+    if (job) {
+        cdp__text_add(&t, "ompi-");
+        cdp__name_add(&t, job);
+    }
+    if (dir && strlen(dir) < sizeof l->dir) cdp__format(l->dir, sizeof l->dir, "%s", dir);
+}
+
+CDP__PRIVATE CDP__COLD cdp_status cdp__launch_read(const cdp__vars *v, cdp_launch *l) {
+    const char *name = "", *addr = cdp__var(v, "MASTER_ADDR");
+    const bool step = cdp__var(v, "SLURM_STEP_ID") && cdp__var(v, "SLURM_PROCID");
+    const cdp__launcher *const row = cdp__launcher_of(v, step);
     cdp_status st = CDP_OK;
     uint32_t port;
     memset(l, 0, sizeof *l);
     if (cdp__var(v, "RANK") || cdp__var(v, "WORLD_SIZE")) {
         name = "torchrun";
         st = cdp__launch_torchrun(v, l);
-    } else if (cdp__var(v, "OMPI_COMM_WORLD_RANK")) {
-        name = "openmpi";
-        st = cdp__launch_numbers(v, l, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
-        if (job || (job = cdp__var(v, "OMPI_MCA_ess_base_jobid")) != NULL) {
-            cdp__text_add(&t, "ompi-");
-            cdp__name_add(&t, job);
-        }
-        if (dir && strlen(dir) < sizeof l->dir) cdp__format(l->dir, sizeof l->dir, "%s", dir);
-        /* in a Slurm step, PMI_RANK alone may be set by srun itself */
-    } else if (cdp__var(v, "PMI_RANK") && (cdp__var(v, "MPI_LOCALRANKID") || !step)) {
-        name = "mpich";
-        st =
-            cdp__launch_numbers(v, l, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+    } else if (row) {
+        name = row->name;
+        st = cdp__launch_row(v, row, l);
+        if (strcmp(name, "openmpi") == 0) cdp__launch_openmpi(v, l);
     } else if (step) {
         name = "slurm";
         st = cdp__launch_slurm(v, l);

@@ -294,6 +294,21 @@ TEST(launchers_are_understood) {
         {"PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 SLURM_PROCID=0 SLURM_NTASKS=3 "
          "SLURM_STEP_ID=0",
             "mpich 2/3 local 0/1 at :0 job  dir "},
+        {"MV2_COMM_WORLD_RANK=2 MV2_COMM_WORLD_SIZE=3 MV2_COMM_WORLD_LOCAL_RANK=0 "
+         "MV2_COMM_WORLD_LOCAL_SIZE=1 PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=0",
+            "mvapich 2/3 local 0/1 at :0 job  dir "},
+        {"PALS_RANKID=7 PMI_RANK=7 PMI_SIZE=8 PALS_LOCAL_RANKID=3 PALS_LOCAL_SIZE=4 "
+         "PALS_APID=3b7c-11 MASTER_ADDR=x1000",
+            "pals 7/8 local 3/4 at x1000:0 job pals-3b7c-11 dir "},
+        {"FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_ID=12345 "
+         "FLUX_JOB_NNODES=1 PMI_RANK=1 PMI_SIZE=2",
+            "flux 1/2 local 1/2 at :0 job flux-12345 dir "},
+        {"FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_ID=1 FLUX_JOB_NNODES=2",
+            "flux 1/2 local 0/0 at :0 job flux-1 dir "},
+        /* Hydra inside of a task of Flux */
+        {"FLUX_TASK_RANK=0 FLUX_JOB_SIZE=1 FLUX_JOB_ID=1 PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=3 "
+         "MPI_LOCALNRANKS=4",
+            "mpich 3/4 local 3/4 at :0 job  dir "},
         {"SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_JOB_ID=4711 "
          "SLURM_NODEID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_STEP_NODELIST=gpu[007-008,12] "
          "SLURM_STEP_RESV_PORTS=60001-60008 PMI_RANK=5 PMI_SIZE=8",
@@ -328,6 +343,8 @@ TEST(launchers_are_understood) {
     T(a.master_port != b.master_port);
     REFUSED(CDP_ERR_INVALID, "out is NULL", cdp_launch_read(NULL, NULL, NULL));
     T_TEXT("OMPI_COMM_WORLD_SIZE is not set", launch_text("OMPI_COMM_WORLD_RANK=0"));
+    T_TEXT("FLUX_JOB_NNODES is 'two'",
+        launch_text("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=two"));
     T_TEXT("PMI_RANK is 2 but PMI_SIZE is 2", launch_text("PMI_RANK=2 PMI_SIZE=2"));
     T_TEXT("SLURM_STEP_NODELIST is 'n[1-2'",
         launch_text("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[1-2"));
