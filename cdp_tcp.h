@@ -349,8 +349,8 @@ typedef const char *(*cdp_getenv_func)(void *user, const char *name);
 
 /* What a launcher passes to a process in environment variables. */
 typedef struct cdp_launch {
-    /* "torchrun" (under cdprun, too), "openmpi", "mvapich", "pals", "flux", "mpich", "slurm"; "" when
-       there is none */
+    /* "torchrun" (under cdprun, too), "openmpi", "mvapich", "pals", "flux", "mpich", "slurm"; ""
+       when there is none */
     char launcher[12];
     uint32_t rank, world_size;
     /* among the ranks of this machine; local_size 0: not given */
@@ -6477,6 +6477,8 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
             l.launcher, l.world_size,
             strcmp(l.launcher, "openmpi") == 0
                 ? "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500"
+                : strcmp(l.launcher, "flux") == 0
+                ? "as in flux run --env=MASTER_ADDR=node-0 --env=MASTER_PORT=29500"
                 : "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500");
     cdp__launch_file(&l, file, sizeof file);
     d->file = file;

@@ -517,6 +517,8 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
             l.launcher, l.world_size,
             strcmp(l.launcher, "openmpi") == 0
                 ? "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500"
+                : strcmp(l.launcher, "flux") == 0
+                ? "as in flux run --env=MASTER_ADDR=node-0 --env=MASTER_PORT=29500"
                 : "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500");
     cdp__launch_file(&l, file, sizeof file);
     d->file = file;

@@ -12,8 +12,8 @@ typedef const char *(*cdp_getenv_func)(void *user, const char *name);
 
 /* What a launcher passes to a process in environment variables. */
 typedef struct cdp_launch {
-    /* "torchrun" (under cdprun, too), "openmpi", "mvapich", "pals", "flux", "mpich", "slurm"; "" when
-       there is none */
+    /* "torchrun" (under cdprun, too), "openmpi", "mvapich", "pals", "flux", "mpich", "slurm"; ""
+       when there is none */
     char launcher[12];
     uint32_t rank, world_size;
     /* among the ranks of this machine; local_size 0: not given */
