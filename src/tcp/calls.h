@@ -471,6 +471,15 @@ CDP__PRIVATE cdp_status cdp__launch_read_given(
     return cdp_launch_read(cdp__getenv_and, &given, l);
 }
 
+/* How its user passes variables. */
+CDP__PRIVATE CDP__COLD const char *cdp__launch_hint(const char *launcher) {
+    if (strcmp(launcher, "openmpi") == 0)
+        return "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500";
+    if (strcmp(launcher, "flux") == 0)
+        return "as in flux run --env=MASTER_ADDR=node-0 --env=MASTER_PORT=29500";
+    return "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500";
+}
+
 /* What is in the desc already wins: the caller has given it. */
 CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool has_size) {
     static CDP__THREAD_LOCAL cdp_launch l;
@@ -514,12 +523,7 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
             "%s has started %u ranks on several machines and does not say where rank 0 is: pass "
             "MASTER_ADDR (the machine of rank 0) and MASTER_PORT (a free port there) to all ranks, "
             "%s",
-            l.launcher, l.world_size,
-            strcmp(l.launcher, "openmpi") == 0
-                ? "as in mpirun -x MASTER_ADDR=node-0 -x MASTER_PORT=29500"
-                : strcmp(l.launcher, "flux") == 0
-                ? "as in flux run --env=MASTER_ADDR=node-0 --env=MASTER_PORT=29500"
-                : "as in mpiexec -genv MASTER_ADDR node-0 -genv MASTER_PORT 29500");
+            l.launcher, l.world_size, cdp__launch_hint(l.launcher));
     cdp__launch_file(&l, file, sizeof file);
     d->file = file;
     return CDP_OK;
