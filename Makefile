@@ -255,7 +255,7 @@ LONG := test_procs_death test_procs_start test_procs test_elastic_kill test_nccl
 longest_first = $(foreach t,$(LONG),$(filter $(t),$(1))) $(filter-out $(LONG),$(1))
 SUITES = \
     'waiting|1800|$(MAKE) --no-print-directory -j$(JOBS) waiting && echo "$(words $(WAITING)) passed, 0 failed"' \
-    'src_check|300|nice $(MAKE) -s src-check' \
+    'src_check|300|nice $(MAKE) -s --no-print-directory -j1 src-check' \
     'sources|120|nice bash tests/check_sources.sh' \
     'porting|60|nice bash tests/porting.sh' \
     'freestanding|60|nice bash tests/freestanding.sh' \

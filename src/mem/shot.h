@@ -10,6 +10,7 @@
 #include "../base/compiler.h"
 #include "../base/ended.h"
 #include "../base/basics.h"
+#include "../base/text.h"
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "shots_api.h"

@@ -258,7 +258,7 @@ static void log_sink(cdp_log_level level, const char *text, int32_t rank, void *
 }
 
 TEST(log_levels) {
-    cdp_logger l = {log_sink, &log_count, CDP_LOG_DEFAULT};
+    cdp_logger l = {.func = log_sink, .user = &log_count};
     log_count = 0;
     cdp__log(&l, CDP_LOG_INFO, 1, "not wanted");
     T_EQ(0, log_count);

@@ -813,12 +813,12 @@ TEST(a_pipeline_and_its_schedule_are_destroyed_once) {
 static void rank_ends_remote_optimizers_twice(cdp_group *g, void *arg) {
     double w[2] = {1, 2};
     cdp_rref param;
-    cdp_call_desc call;
+    cdp_call_desc asked;
     cdp_call done;
     cdp_rpc *rpc;
     cdp_ctx *ctx;
     uint64_t value;
-    memset(&call, 0, sizeof call);
+    memset(&asked, 0, sizeof asked);
     memset(&done, 0, sizeof done);
     (void)arg;
     cdp_tensor t = {.data = w, .dtype = CDP_DTYPE_F64, .dims = 1, .shape[0] = 2};
@@ -845,9 +845,9 @@ static void rank_ends_remote_optimizers_twice(cdp_group *g, void *arg) {
     ENDED("has ended", cdp_ctx_end(ctx, 0));
     ENDED("has ended", cdp_ctx_value(ctx, &value));
     T_EQ(0, cdp_ctx_id(ctx));
-    call.ctx = ctx;
-    call.function = cdp_rpc_id("none");
-    ENDED("has ended", cdp_rpc_call(rpc, &call, &done));
+    asked.ctx = ctx;
+    asked.function = cdp_rpc_id("none");
+    ENDED("has ended", cdp_rpc_call(rpc, &asked, &done));
     T_EQ(CDP_OK, cdp_ctx_begin(rpc, &ctx)); /* at the same address, most likely */
     T_EQ(CDP_OK, cdp_ctx_value(ctx, &value));
     T_EQ(CDP_OK, cdp_ctx_end(ctx, 0));
@@ -1320,21 +1320,21 @@ static void answers(void *user, cdp_rpc_request *r) {
 static void rpc_refuses(cdp_rpc *rpc) {
     static const char gone[] = "this rpc was destroyed";
     cdp_call_desc d;
-    cdp_call call;
+    cdp_call begun;
     cdp_rref ref;
     cdp_value value;
     cdp_ctx *ctx;
     cdp_optim_desc od;
     cdp_dist_optim *o;
     memset(&d, 0, sizeof d);
-    memset(&call, 0, sizeof call);
+    memset(&begun, 0, sizeof begun);
     memset(&value, 0, sizeof value);
     memset(&od, 0, sizeof od);
     od.rpc = rpc;
     od.kind = CDP_OPTIM_SGD;
 #define GONE_RPC(CALL) (T_EQ(CDP_ERR_INVALID, CALL), T_TEXT(gone, cdp_last_error()->text))
-    GONE_RPC(cdp_rpc_start(rpc, &d, &call));
-    GONE_RPC(cdp_rpc_call(rpc, &d, &call));
+    GONE_RPC(cdp_rpc_start(rpc, &d, &begun));
+    GONE_RPC(cdp_rpc_call(rpc, &d, &begun));
     GONE_RPC(cdp_rpc_remote(rpc, &d, &ref));
     GONE_RPC(cdp_rref_create(rpc, &value, NULL, &ref));
     GONE_RPC(cdp_ctx_begin(rpc, &ctx));

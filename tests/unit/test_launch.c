@@ -48,7 +48,7 @@ static const char *text_of(const char *name) {
 }
 
 /* n workers run a line of shell, and their output goes to files alone. */
-static cdp_launch_desc shell(const char *const words[4], uint32_t n) {
+static cdp_launch_desc shell(const char *const *words, uint32_t n) {
     cdp_launch_desc d = {.command = words,
         .workers = n,
         .log_dir = folder(),
@@ -418,9 +418,9 @@ TEST(the_program_hears_of_starts_and_ends) {
 /* Output goes to files alone: its last lines are there when a worker has ended, not only when all
    have. */
 static void hear_lines(void *user, const cdp_agent_event *e) {
-    uint32_t *const heard = user;
+    uint32_t *const events = user;
     if (!e->end) return;
-    ++*heard;
+    ++*events;
     if (e->end->rank == 1) T_TEXT("too hot\n", e->end->last_lines);
     if (e->end->rank == 0) T_TEXT("all is well\n", e->end->last_lines);
 }
@@ -522,13 +522,13 @@ TEST(a_health_file_shows_the_state) {
 TEST(an_event_has_the_last_lines_of_files) {
     cdp_launch_desc d =
         shell(SHELL("echo all is well; [ $RANK = 0 ] || { echo too hot >&2; exit 5; }"), 2);
-    uint32_t heard = 0;
+    uint32_t events = 0;
     cdp_agent *a;
     d.event = hear_lines;
-    d.event_user = &heard;
+    d.event_user = &events;
     T_EQ(CDP_OK, cdp_agent_start(&d, &a));
     T_EQ(CDP_ERR_REMOTE, cdp_agent_wait(a, 0));
-    T_EQ(2, heard);
+    T_EQ(2, events);
     T_TEXT("too hot\n", cdp_agent_result(a)->ends[0].last_lines);
     T_EQ(8, strlen(cdp_agent_result(a)->ends[0].last_lines));
     cdp_agent_destroy(a);
