@@ -100,12 +100,11 @@
                                    round trip between a process and the store (a log line at level
                                    WARN says so): 3000 where that is 300 ms
         settle_ms                  a turn waits so long for members of whom nobody knows whether
-                                   they live; where a round trip to the store takes 1 ms or more,
-                                   four of those and 1.4 s for lost packets longer. A process whose
-                                   machine or network stands still for longer is left out, and
-                                   comes back as a newcomer. Also for a process that has not called
-                                   cdp_elastic_next() after a change: it is asked whether it lives.
-                                   Without threads it has no default: see NO THREAD
+                                   they live. A process whose machine or network stands still for
+                                   longer is left out, and comes back as a newcomer. Also for a
+                                   process that has not called cdp_elastic_next() after a change:
+                                   it is asked whether it lives. Without threads it has no default:
+                                   see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
                                    fail one after the other before they begin, or that time out
                                    before a step is committed: each alone
@@ -152,8 +151,7 @@
         if it lives; then a turn leaves it out.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms, 20 ms for each rank and 48 of the longest round trips to the store,
-        with 1.4 s for lost packets where those take a millisecond or more, and twice as long after
-        each attempt that failed, until that is timeout_ms or 30 s.
+        twice as long after each attempt that failed, until that is timeout_ms or 30 s.
         If exactly one rank has committed the last step, the others receive it from there, beside
         what they hold: if that rank dies meanwhile, they go on without that step. Only where they
         have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,
@@ -1412,8 +1410,6 @@ CDP__PRIVATE bool cdp__elastic_fits(
 #define CDP__ELASTIC_INIT_TRIPS 48u
 #define CDP__ELASTIC_SETTLE_TRIPS 4u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect, without them */
-/* A packet that is lost three times in a row: TCP sends it again after 0.2, 0.6 and 1.4 s. */
-#define CDP__ELASTIC_RESEND_MS 1400u
 
 /* The longest round trip of a member to the store, which is equal on all ranks of the epoch. */
 CDP__PRIVATE uint32_t cdp__elastic_round_trip_ms(const cdp__elastic_decision *d) {
@@ -1423,20 +1419,13 @@ CDP__PRIVATE uint32_t cdp__elastic_round_trip_ms(const cdp__elastic_decision *d)
     return most;
 }
 
-/* The time for packets that a network loses. Within one machine, where a round trip takes less than
-   a millisecond, there are none. */
-CDP__PRIVATE uint32_t cdp__elastic_resend_ms(const cdp__elastic_decision *d) {
-    return cdp__elastic_round_trip_ms(d) ? CDP__ELASTIC_RESEND_MS : 0;
-}
-
 /* For an attempt to connect, after so many that failed. cdp_init() over TCP took 15 to 20 round
    trips without a job key, and 43 of 100 ms where there was one: addresses in the store of the job,
    a connection to the store of rank 0, addresses of all ranks there, connections between ranks, and
    the agreement that all are complete. */
 CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint32_t failures) {
     const uint32_t trips_ms = CDP__ELASTIC_INIT_TRIPS * cdp__elastic_round_trip_ms(d);
-    const uint32_t ms = CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms + cdp__elastic_resend_ms(d);
-    return ms << cdp__min(failures, 5);
+    return (CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms) << cdp__min(failures, 5);
 }
 
 /* The same, where operations may take timeout_ms: that bounds how the time grows, and not the first
@@ -1451,8 +1440,7 @@ CDP__PRIVATE uint32_t cdp__elastic_attempt_ms(
    trip until the other process reads the alarm, one in which it may finish what it asks now, and
    one in which it arrives; the process that waits needs two to read the arrivals. */
 CDP__PRIVATE uint32_t cdp__elastic_settle_ms(const cdp__elastic_decision *d, uint32_t settle_ms) {
-    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d)
-        + cdp__elastic_resend_ms(d);
+    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 typedef struct cdp__elastic_turn {

@@ -98,12 +98,11 @@
                                    round trip between a process and the store (a log line at level
                                    WARN says so): 3000 where that is 300 ms
         settle_ms                  a turn waits so long for members of whom nobody knows whether
-                                   they live; where a round trip to the store takes 1 ms or more,
-                                   four of those and 1.4 s for lost packets longer. A process whose
-                                   machine or network stands still for longer is left out, and
-                                   comes back as a newcomer. Also for a process that has not called
-                                   cdp_elastic_next() after a change: it is asked whether it lives.
-                                   Without threads it has no default: see NO THREAD
+                                   they live. A process whose machine or network stands still for
+                                   longer is left out, and comes back as a newcomer. Also for a
+                                   process that has not called cdp_elastic_next() after a change:
+                                   it is asked whether it lives. Without threads it has no default:
+                                   see NO THREAD
         join_ms                    being below min_ranks, waiting to be taken in, and epochs that
                                    fail one after the other before they begin, or that time out
                                    before a step is committed: each alone
@@ -150,8 +149,7 @@
         if it lives; then a turn leaves it out.
         A death while the members of a new epoch connect may be noticed at the deadline of that
         attempt alone: 500 ms, 20 ms for each rank and 48 of the longest round trips to the store,
-        with 1.4 s for lost packets where those take a millisecond or more, and twice as long after
-        each attempt that failed, until that is timeout_ms or 30 s.
+        twice as long after each attempt that failed, until that is timeout_ms or 30 s.
         If exactly one rank has committed the last step, the others receive it from there, beside
         what they hold: if that rank dies meanwhile, they go on without that step. Only where they
         have no memory for both, or are all newcomers, the job ends with STATE. In the first epoch,

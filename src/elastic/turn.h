@@ -22,8 +22,6 @@
 #define CDP__ELASTIC_INIT_TRIPS 48u
 #define CDP__ELASTIC_SETTLE_TRIPS 4u
 #define CDP__ELASTIC_INIT_MS 500u /* for the first attempt to connect, without them */
-/* A packet that is lost three times in a row: TCP sends it again after 0.2, 0.6 and 1.4 s. */
-#define CDP__ELASTIC_RESEND_MS 1400u
 
 /* The longest round trip of a member to the store, which is equal on all ranks of the epoch. */
 CDP__PRIVATE uint32_t cdp__elastic_round_trip_ms(const cdp__elastic_decision *d) {
@@ -33,20 +31,13 @@ CDP__PRIVATE uint32_t cdp__elastic_round_trip_ms(const cdp__elastic_decision *d)
     return most;
 }
 
-/* The time for packets that a network loses. Within one machine, where a round trip takes less than
-   a millisecond, there are none. */
-CDP__PRIVATE uint32_t cdp__elastic_resend_ms(const cdp__elastic_decision *d) {
-    return cdp__elastic_round_trip_ms(d) ? CDP__ELASTIC_RESEND_MS : 0;
-}
-
 /* For an attempt to connect, after so many that failed. cdp_init() over TCP took 15 to 20 round
    trips without a job key, and 43 of 100 ms where there was one: addresses in the store of the job,
    a connection to the store of rank 0, addresses of all ranks there, connections between ranks, and
    the agreement that all are complete. */
 CDP__PRIVATE uint32_t cdp__elastic_init_ms(const cdp__elastic_decision *d, uint32_t failures) {
     const uint32_t trips_ms = CDP__ELASTIC_INIT_TRIPS * cdp__elastic_round_trip_ms(d);
-    const uint32_t ms = CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms + cdp__elastic_resend_ms(d);
-    return ms << cdp__min(failures, 5);
+    return (CDP__ELASTIC_INIT_MS + d->size * 20u + trips_ms) << cdp__min(failures, 5);
 }
 
 /* The same, where operations may take timeout_ms: that bounds how the time grows, and not the first
@@ -61,8 +52,7 @@ CDP__PRIVATE uint32_t cdp__elastic_attempt_ms(
    trip until the other process reads the alarm, one in which it may finish what it asks now, and
    one in which it arrives; the process that waits needs two to read the arrivals. */
 CDP__PRIVATE uint32_t cdp__elastic_settle_ms(const cdp__elastic_decision *d, uint32_t settle_ms) {
-    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d)
-        + cdp__elastic_resend_ms(d);
+    return settle_ms + CDP__ELASTIC_SETTLE_TRIPS * cdp__elastic_round_trip_ms(d);
 }
 
 typedef struct cdp__elastic_turn {
