@@ -7311,6 +7311,9 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 
 /* The name of a function that is missing; NULL: none is. A group is absent as a whole. */
 CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
+#ifdef CDP_NO_THREADS /* which calls none of them */
+    (void)os;
+#else
     if (!os->threads.start) return NULL;
     CDP__NEED(threads.join);
     CDP__NEED(threads.yield);
@@ -7322,6 +7325,7 @@ CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
     CDP__NEED(threads.cond_destroy);
     CDP__NEED(threads.cond_wait);
     CDP__NEED(threads.cond_broadcast);
+#endif
     return NULL;
 }
 

@@ -105,18 +105,18 @@ CDP__PRIVATE bool cdp__ck_zip_wide(const uint8_t *field, uint32_t bytes, uint64_
 /* Where a member lies in the file, of which `h` is in the list. */
 CDP__PRIVATE int32_t cdp__ck_zip_member(
     cdp__ck_zip *z, const uint8_t *h, uint64_t *at, uint64_t *bytes) {
-    uint64_t whole = cdp__get_u32(h + 24), packed = cdp__get_u32(h + 20);
+    uint64_t whole = cdp__get_u32(h + 24), stored = cdp__get_u32(h + 20);
     uint64_t from = cdp__get_u32(h + 42);
-    uint64_t *const v[3] = {&whole, &packed, &from};
+    uint64_t *const v[3] = {&whole, &stored, &from};
     uint8_t head[30];
     int32_t err;
     if (cdp__ck_u16(h + 10)) return cdp__ck_zip_bad(z, "a member of a zip archive is compressed");
-    if ((whole == UINT32_MAX || packed == UINT32_MAX || from == UINT32_MAX)
+    if ((whole == UINT32_MAX || stored == UINT32_MAX || from == UINT32_MAX)
         && !cdp__ck_zip_wide(h + 46 + cdp__ck_u16(h + 28), cdp__ck_u16(h + 30), v))
         return cdp__ck_zip_bad(z, "a large member of a zip archive has no size");
     err = cdp__ck_zip_read(z, from, head, sizeof head);
     if (err) return err;
-    if (cdp__get_u32(head) != 0x04034b50u || whole != packed)
+    if (cdp__get_u32(head) != 0x04034b50u || whole != stored)
         return cdp__ck_zip_bad(z, "a member of a zip archive has no header");
     from += sizeof head + cdp__ck_u16(head + 26) + cdp__ck_u16(head + 28);
     if (from > z->bytes || whole > z->bytes - from)
