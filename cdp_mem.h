@@ -58,6 +58,10 @@
                                                            cdp_mem_pool_hash
         know who holds memory                              desc.record, cdp_mem_label,
                                                            cdp_mem_dump
+        ask who holds it while the program runs            cdp_mem_held_by, cdp_mem_summary
+        log a line a step                                  cdp_mem_json_line
+        know the peak of a part of a step                  cdp_mem_scope_begin, cdp_mem_scope_end
+        be told before memory is short                     cdp_mem_watch_level
         know why an allocation failed                      its error text, desc.dump_path,
                                                            cdp_mem_on_oom
         record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
@@ -77,6 +81,8 @@
         set_per_process_memory_fraction(f)                 cdp_mem_set_limit(mem, f * total)
         memory_stats(), reset_peak_memory_stats()          cdp_mem_stats_of, cdp_mem_reset(mem,
                                                            true, false)
+        memory_summary()                                   cdp_mem_summary
+        max_memory_allocated() of a part of a step         cdp_mem_scope_end
         PYTORCH_CUDA_ALLOC_CONF                            cdp_mem_settings_read
         PYTORCH_NO_CUDA_MEMORY_CACHING=1                   desc.no_cache
         MemPool, graph_pool_handle()                       cdp_mem_pool_create
@@ -102,8 +108,9 @@
     MEMORY
         From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the
         history max_entries x 64 bytes, max_stacks x 16 addresses, 0.6 MiB for source lines, and
-        300 bytes for each label that live blocks or kept events carry at one time. Nothing is
-        allocated for an operation once as many blocks and labels have existed at one time.
+        350 bytes for each label that live blocks or kept events carry at one time, or whose
+        peak stays. Nothing is allocated for an operation once as many blocks and labels have
+        existed at one time.
 
     ERRORS
         INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory
@@ -113,7 +120,8 @@
 
     LIMITS
         Requests below 2^60 bytes | labels: 16 nested, 127 bytes | 4095 source lines | frames of a
-        stack: 64 | watchers: 8 | numbers in files: 2^53
+        stack: 64 | watchers: 8 | watched levels: 8 | past labels with peaks: 256 | numbers in
+        files: 2^53
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
 
@@ -482,6 +490,62 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem);
 
 /* Set peaks to the current figures, and sums of what was allocated and freed to 0. */
 CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated);
+
+/* ---- >>mem/live_api: who holds memory while the program runs, without a snapshot ------------- */
+
+/* What blocks with one label hold, blocks that wait for streams among them. */
+typedef struct cdp_mem_held {
+    char label[128];      /* the whole one, "step 12/forward"; "": blocks without a label         */
+    uint64_t bytes, peak; /* now; most since the label came up, or since cdp_mem_reset of peaks   */
+    uint64_t blocks;      /* now */
+} cdp_mem_held;
+
+/* Write one row for each label that blocks carry, or have carried, the largest first; at most
+   `room` rows to `out`, which may be NULL. Returns how many there are. Counted while something is
+   recorded: desc.record.history STATE with context NONE is the cheapest. The first 256 labels keep
+   their peaks when no block carries them any more; later ones may be forgotten. 0 when nothing is
+   recorded, or memory is missing. */
+CDP_API uint32_t cdp_mem_held_by(const cdp_mem *mem, cdp_mem_held *out, uint32_t room);
+
+/* How much memory a stretch of a program takes: set by cdp_mem_scope_end. `current` is that of the
+   end; peak, allocated and freed are those of the scope alone. */
+typedef struct cdp_mem_scope {
+    cdp_mem_stat allocated_bytes, active_bytes, reserved_bytes;
+    struct cdp_mem_scope *next; /* the library's, while the scope is open */
+} cdp_mem_scope;
+
+/* Begin and end a scope. `scope` needs no value before; it belongs to the library until the end,
+   and must stay where it is. Scopes may nest and overlap, on any threads, and count what all
+   threads allocate. They change no statistics, and cdp_mem_reset changes no scope. A request costs
+   what it costs without them. Errors: INVALID (open already; not open). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_scope_begin(cdp_mem *mem, cdp_mem_scope *scope);
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_scope_end(cdp_mem *mem, cdp_mem_scope *scope);
+
+/* Write a table of all statistics and of the 20 largest labels for people to read: at most `room`
+   bytes, a zero at the end among them; `text` may be NULL. Returns the length of the whole text
+   without the zero; 0 and an empty text when `mem` is NULL. */
+CDP_API uint64_t cdp_mem_summary(const cdp_mem *mem, char *text, uint64_t room);
+
+/* Write one line of JSON with the most important statistics, named as in PyTorch's memory_stats(),
+   and all labels; it ends with \n. For logs: once a step, which is its first member. Peaks are
+   those since the last cdp_mem_reset(mem, true, false); call that after each line to have those of
+   each step. `text`, `room` and the result are as for cdp_mem_summary: a line that has no room
+   is cut. */
+CDP_API uint64_t cdp_mem_json_line(const cdp_mem *mem, uint64_t step, char *text, uint64_t room);
+
+/* Called on the thread whose request took the memory in use (allocated_bytes) above `level_bytes`,
+   without the lock, before that request returns; now_bytes were in use then. `func` may use the
+   allocator: take a snapshot, free a cache. */
+typedef void (*cdp_mem_level_func)(
+    void *user, cdp_mem *mem, uint64_t level_bytes, uint64_t now_bytes);
+
+/* Call `func` when more than `bytes` are in use, and again each time after at most `again_bytes`
+   were in use in between; above already: at the next request. While levels are watched a request
+   takes some 10 ns more. cdp_mem_unwatch removes those with this `user`, but one that is being
+   called. For segments in place of memory in use: cdp_mem_watch. Errors: INVALID (again_bytes above
+   bytes; 8 levels are watched already). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch_level(
+    cdp_mem *mem, uint64_t bytes, uint64_t again_bytes, cdp_mem_level_func func, void *user);
 
 /* ---- >>mem/shots_api: snapshots, files, pictures --------------------------------------------- */
 
@@ -1138,15 +1202,19 @@ CDP__PRIVATE void cdp__mem_sites_at(cdp__mem_sites *l, void *memory) {
 
 /* ---- >>mem/labels: labels that live blocks and recorded events carry ------------------------- */
 
-/* Knows: texts by number, from 1 on, and how many blocks, segments and events carry each; 0 means
-   none. Promises: a label that nothing carries any more makes room for another one, so there are
-   at most twice as many as are carried, and 64. When memory runs out, a label gets number 0,
-   and a counter grows. */
+/* Knows: texts by number, from 1 on, how many blocks, segments and events carry each, and the bytes
+   of its blocks, now and at most; 0 means none. Promises: a label that nothing carries any more
+   makes room for another one, except the first 256 that blocks have carried, whose peaks stay: so
+   there are at most twice as many as are carried or stay, and 64. When memory runs out, a label
+   gets number 0, and a counter grows. */
+
+#define CDP__MEM_LABELS_STAY 256u
 
 typedef struct cdp__mem_label {
     uint64_t hash;
-    uint32_t carried; /* by so many; 0: its place may be used again */
-    uint32_t next;    /* place that is free, too: its number        */
+    uint64_t bytes, peak, blocks; /* of blocks in use or waiting; peak 0: never any */
+    uint32_t carried;             /* by so many; 0: its place may be used again     */
+    uint32_t next;                /* place that is free, too: its number            */
     char text[CDP__MEM_LABEL_BYTES];
 } cdp__mem_label;
 
@@ -1157,6 +1225,8 @@ typedef struct cdp__mem_labels {
     uint32_t used, room;
     uint32_t vacant; /* first place that became free; 0: none    */
     uint64_t lost;
+    uint64_t bytes, blocks; /* of all blocks with a label      */
+    uint64_t bare_peak;     /* most bytes of blocks without one */
 } cdp__mem_labels;
 
 CDP__PRIVATE void cdp__mem_labels_close(cdp__mem_labels *l) {
@@ -1177,18 +1247,28 @@ CDP__MEM_HOT uint32_t cdp__mem_labels_slot(
     return i;
 }
 
-/* Fills the slots anew with the labels that are carried; the places of the others become free.
-   Returns the number of free places. */
+/* The number up to which labels stay that nothing carries, because they have a peak. */
+CDP__PRIVATE uint32_t cdp__mem_labels_stay(const cdp__mem_labels *l) {
+    uint32_t i, n = 0;
+    for (i = 0; i < l->used && n < CDP__MEM_LABELS_STAY; ++i)
+        if (!l->at[i].carried && l->at[i].peak) ++n;
+    return i;
+}
+
+/* Fills the slots anew with the labels that are carried or stay; the places of the others become
+   free. Returns the number of free places. */
 CDP__PRIVATE uint32_t cdp__mem_labels_sweep(cdp__mem_labels *l) {
+    const uint32_t stay = cdp__mem_labels_stay(l);
     uint32_t i, n = 0;
     memset(l->slots, 0, 2 * (size_t)l->room * sizeof *l->slots);
     l->vacant = 0;
     for (i = l->used; i > 0; --i) {
         cdp__mem_label *const k = &l->at[i - 1];
-        if (k->carried) {
+        if (k->carried || (k->peak && i <= stay)) {
             l->slots[cdp__mem_labels_slot(l, k->hash, k->text)] = i;
             continue;
         }
+        k->peak = 0;
         k->next = l->vacant;
         l->vacant = i;
         ++n;
@@ -1244,6 +1324,7 @@ CDP__PRIVATE uint32_t cdp__mem_labels_number(cdp__mem_labels *l, uint64_t hash, 
     k = &l->at[n - 1];
     k->hash = hash;
     k->carried = 0;
+    k->bytes = k->peak = k->blocks = 0;
     cdp__mem_text_copy(k->text, text, CDP__MEM_LABEL_BYTES);
     l->slots[cdp__mem_labels_slot(l, hash, text)] = n; /* places may have moved */
     return n;
@@ -1254,6 +1335,40 @@ CDP__MEM_HOT void cdp__mem_label_set(cdp__mem_labels *l, uint32_t *place, uint32
     if (n) ++l->at[n - 1].carried;
     if (*place) --l->at[*place - 1].carried;
     *place = n;
+}
+
+/* A block without a label gets label `n`; 0: none. `all`: the bytes of all blocks, with its own. */
+CDP__MEM_HOT void cdp__mem_label_enter(
+    cdp__mem_labels *l, uint32_t *place, uint32_t n, uint64_t bytes, uint64_t all) {
+    cdp__mem_label *const k = n ? &l->at[n - 1] : NULL;
+    if (!k) {
+        if (all - l->bytes > l->bare_peak) l->bare_peak = all - l->bytes;
+        return;
+    }
+    l->bytes += bytes;
+    ++l->blocks;
+    k->bytes += bytes;
+    ++k->blocks;
+    if (k->bytes > k->peak) k->peak = k->bytes;
+    cdp__mem_label_set(l, place, n);
+}
+
+/* A block with a label loses it. */
+CDP__MEM_HOT void cdp__mem_label_leave(cdp__mem_labels *l, uint32_t *place, uint64_t bytes) {
+    cdp__mem_label *const k = &l->at[*place - 1];
+    l->bytes -= bytes;
+    --l->blocks;
+    k->bytes -= bytes;
+    --k->blocks;
+    cdp__mem_label_set(l, place, 0);
+}
+
+/* Sets all peaks to the bytes of now. `all`: as above. */
+CDP__PRIVATE void cdp__mem_labels_reset(cdp__mem_labels *l, uint64_t all) {
+    uint32_t i;
+    for (i = 0; i < l->used; ++i)
+        l->at[i].peak = l->at[i].bytes;
+    l->bare_peak = all - l->bytes;
 }
 
 /* ---- >>mem/os_stacks: addresses of callers and of modules ------------------------------------ */
@@ -1510,6 +1625,14 @@ typedef struct cdp__mem_watcher {
     void *user;
 } cdp__mem_watcher;
 
+typedef struct cdp__mem_level { /* a function waits for more bytes in use than `bytes` */
+    cdp_mem_level_func func;
+    void *user;
+    uint64_t bytes, again;
+    uint64_t now; /* bytes in use when they rose above */
+    bool armed, due;
+} cdp__mem_level;
+
 typedef struct cdp__mem_log { /* the history */
     cdp_mem_record_desc desc;
     uint32_t what; /* CDP__MEM_WANTS_..., read without the lock (atomic) */
@@ -1562,6 +1685,10 @@ struct cdp_mem {
     cdp__mem_log log;
     uint64_t histories; /* number of histories so far */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
+    cdp__mem_level levels[CDP__MEM_WATCHERS];
+    bool levels_due;       /* a function of a level is to be called      */
+    cdp_mem_scope *scopes; /* those that are open                        */
+    uint64_t whole[3];     /* peaks until the newest scope; see scopes.h */
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
     bool dumped;
@@ -1620,6 +1747,11 @@ CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *hel
 
 CDP__MEM_HOT uint64_t cdp__mem_now(const cdp__mem_tally *t) {
     return t->current[0] + t->current[1];
+}
+
+/* Bytes of all blocks that are in use or waiting. */
+CDP__MEM_HOT uint64_t cdp__mem_active_bytes(const cdp_mem *m) {
+    return cdp__mem_now(&m->tally.active_bytes) + cdp__mem_now(&m->tally.allocated_bytes);
 }
 
 CDP__MEM_HOT bool cdp__mem_is_split(const cdp__mem_part *p) {
@@ -1896,7 +2028,7 @@ CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
 CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     --p->span->busy;
     cdp__mem_table_take(&m->table, p);
-    if (p->label) cdp__mem_label_set(&m->log.labels, &p->label, 0);
+    if (p->label) cdp__mem_label_leave(&m->log.labels, &p->label, p->size);
     cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 
@@ -1942,6 +2074,7 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
 #define CDP__MEM_WANTS_FREE 8u   /* collect a stack for frees */
 #define CDP__MEM_WANTS_ALLOC 16u /* events carry stacks           */
 #define CDP__MEM_WANTS_TICKS 32u /* the clock is the system's, so ticks may stand for it */
+#define CDP__MEM_WANTS_LEVEL 64u /* a function waits for a level; nothing to do with recording */
 
 #define CDP__MEM_NESTED 16u
 
@@ -2073,8 +2206,10 @@ CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
     c->history = m->histories;
     c->stack = c->label = 0;
     if (!c->wants) return;
-    if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = cdp__mem_time(m, c->wants);
-    c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
+    if (c->wants & CDP__MEM_WANTS_EVENTS) {
+        if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = cdp__mem_time(m, c->wants);
+        c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
+    }
     cdp__mem_call_label(m, c);
     if (c->wants & c->stack_if) c->stack = cdp__mem_call_stack(m, c);
 }
@@ -2137,6 +2272,28 @@ CDP__MEM_HOT void cdp__mem_event_alloc(cdp_mem *m, const cdp__mem_call *c, cdp__
     if (!(c->wants & CDP__MEM_WANTS_EVENTS)) return;
     if (p->requested < m->log.desc.min_bytes) p->began = m->log.ring.total;
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+}
+
+/* Looks whether memory in use has risen above a level by a block of `size` bytes. */
+CDP__PRIVATE void cdp__mem_levels_look(cdp_mem *m, uint64_t size) {
+    const uint64_t now = cdp__mem_now(&m->tally.allocated_bytes);
+    uint32_t i;
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
+        cdp__mem_level *const l = &m->levels[i];
+        if (now - size <= l->again) l->armed = true;
+        if (!l->func || !l->armed || now <= l->bytes) continue;
+        l->armed = false;
+        l->due = m->levels_due = true;
+        l->now = now;
+    }
+}
+
+/* A block, counted already, is given out by a call that is recorded or watched. */
+CDP__PRIVATE void cdp__mem_part_given(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    if (c->wants & CDP__MEM_WANTS_STATE)
+        cdp__mem_label_enter(
+            &m->log.labels, &p->label, c->label, p->size, cdp__mem_active_bytes(m));
+    if (c->wants & CDP__MEM_WANTS_LEVEL) cdp__mem_levels_look(m, p->size);
 }
 
 CDP__PRIVATE void cdp__mem_event_span(
@@ -2738,8 +2895,8 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(
     cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
     p->stack = c->stack;
-    if (c->label) cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, a->bytes);
+    if (c->wants) cdp__mem_part_given(m, c, p);
     cdp__mem_event_alloc(m, c, p);
     if (a->pool != &m->base) {
         a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
@@ -7525,11 +7682,26 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
 
 #define CDP__MEM_CALLER(c) ((c)->caller = cdp__return_address(), (c)->frame = cdp__frame_address())
 
+/* Call without the lock: calls the functions whose levels were passed. */
+CDP__PRIVATE CDP__COLD void cdp__mem_levels_tell(cdp_mem *m) {
+    uint32_t i;
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
+        cdp__mem_level l;
+        cdp__mem_lock(m);
+        if (!i) m->levels_due = false;
+        l = m->levels[i];
+        m->levels[i].due = false;
+        cdp__mem_unlock(m);
+        if (l.func && l.due) l.func(l.user, m, l.bytes, l.now);
+    }
+}
+
 /* Tries once to allocate. */
 CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
     uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
     cdp__mem_request a;
     cdp_status st;
+    bool due;
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
     st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
@@ -7538,7 +7710,9 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_me
         st = cdp__mem_oom_report(m, c, &a, oom);
     else
         oom->bytes = 0;
+    due = m->levels_due;
     cdp__mem_unlock(m);
+    if (due) cdp__mem_levels_tell(m);
     return st;
 }
 
@@ -7785,13 +7959,55 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
         CDP_ERR_INVALID, "cdp_mem_watch: %u watchers exist already", CDP__MEM_WATCHERS);
 }
 
+/* From now on requests look at levels, or no longer. */
+CDP__PRIVATE void cdp__mem_levels_want(cdp_mem *m, bool wanted) {
+    const uint32_t rest = m->log.what & ~CDP__MEM_WANTS_LEVEL;
+    cdp__atomic_store_u32(
+        &m->log.what, rest | (wanted ? CDP__MEM_WANTS_LEVEL : 0), CDP__RELEASE);
+}
+
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
+    bool left = false;
     uint32_t i;
     if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
-    for (i = 0; i < CDP__MEM_WATCHERS; ++i)
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
         if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;
+        if (mem->levels[i].user == user) mem->levels[i].func = NULL;
+        left = left || mem->levels[i].func;
+    }
+    if (!left) cdp__mem_levels_want(mem, false);
     cdp__mem_unlock(mem);
+}
+
+CDP_API cdp_status cdp_mem_watch_level(
+    cdp_mem *mem, uint64_t bytes, uint64_t again_bytes, cdp_mem_level_func func, void *user) {
+    uint32_t i = 0;
+    if (cdp__mem_here(mem, "cdp_mem_watch_level") != CDP_OK) return cdp_last_error()->status;
+    if (!func) return cdp__missing("cdp_mem_watch_level", "func");
+    if (again_bytes > bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_watch_level: again_bytes %llu is above bytes %llu; memory must fall to "
+            "again_bytes before the next call",
+            (unsigned long long)again_bytes, (unsigned long long)bytes);
+    cdp__mem_lock(mem);
+    while (i < CDP__MEM_WATCHERS && mem->levels[i].func)
+        ++i;
+    if (i < CDP__MEM_WATCHERS) {
+        cdp__mem_level *const l = &mem->levels[i];
+        memset(l, 0, sizeof *l);
+        l->func = func;
+        l->user = user;
+        l->bytes = bytes;
+        l->again = again_bytes;
+        l->armed = true;
+        cdp__mem_levels_want(mem, true);
+    }
+    cdp__mem_unlock(mem);
+    if (i < CDP__MEM_WATCHERS) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_mem_watch_level: %u levels are watched already; cdp_mem_unwatch removes them",
+        CDP__MEM_WATCHERS);
 }
 
 /* Lets *place carry a label; none while nothing is recorded. */
@@ -8104,6 +8320,8 @@ CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc)
         cdp__mem_unwind(NULL, 1, &t); /* the first call loads a library, and allocates */
     }
     cdp__mem_lock(mem);
+    fresh.what |= mem->log.what & CDP__MEM_WANTS_LEVEL;
+    fresh.labels.bare_peak = cdp__mem_active_bytes(mem);
     if (cdp__mem_log_fits(&mem->log, &fresh.desc)) {
         old = fresh;
         mem->log.desc = fresh.desc;
@@ -8135,11 +8353,14 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     p = data ? cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data) : NULL;
-    if (c.wants && (p || !data)) {
+    if (c.wants & CDP__MEM_WANTS_STATE && (p || !data)) {
         cdp__mem_record *e;
         label = cdp__mem_labels_number(&mem->log.labels, cdp__mem_text_hash(text), text);
         c.label = label;
-        if (p) cdp__mem_label_set(&mem->log.labels, &p->label, label);
+        if (p && p->label) cdp__mem_label_leave(&mem->log.labels, &p->label, p->size);
+        if (p)
+            cdp__mem_label_enter(
+                &mem->log.labels, &p->label, label, p->size, cdp__mem_active_bytes(mem));
         e = cdp__mem_event_add(mem, &c, p ? CDP_MEM_ANNOTATE : CDP_MEM_USER_DEFINED, p ? p->at : 0,
             p ? p->requested : 0);
         if (p) cdp__mem_event_place(e, p->span->arena);
@@ -8427,8 +8648,8 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
         if (!p->span->unrecorded) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
-    cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, bytes);
+    if (c->wants) cdp__mem_part_given(m, c, p);
     cdp__mem_event_alloc(m, c, p);
     return CDP_OK;
 }
@@ -8489,6 +8710,7 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     const uint64_t most = CDP__MEM_REQUEST_MAX;
     cdp__mem_call c;
     cdp_status st;
+    bool due;
     if (cdp__mem_here(mem, "cdp_mem_note_event") != CDP_OK) return cdp_last_error()->status;
     if (!event) return cdp__missing("cdp_mem_note_event", "event");
     if (!mem->desc.recorder_only)
@@ -8500,7 +8722,9 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     st = cdp__mem_foreign_any(mem, &c, event);
+    due = mem->levels_due;
     cdp__mem_unlock(mem);
+    if (due) cdp__mem_levels_tell(mem);
     return st;
 }
 
@@ -8508,6 +8732,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
     cdp__mem_call c;
     cdp_status st;
+    bool due;
     if (cdp__mem_here(mem, "cdp_mem_note_alloc") != CDP_OK) return cdp_last_error()->status;
     if (!data) return cdp__missing("cdp_mem_note_alloc", "data");
     if (!bytes || bytes >= CDP__MEM_REQUEST_MAX)
@@ -8520,7 +8745,9 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     st = cdp__mem_foreign_alloc(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
+    due = mem->levels_due;
     cdp__mem_unlock(mem);
+    if (due) cdp__mem_levels_tell(mem);
     return st;
 }
 
@@ -8532,6 +8759,141 @@ CDP_API cdp_status cdp_mem_note_free(cdp_mem *mem, const void *data) {
     CDP__MEM_CALLER(&c);
     cdp__mem_call_begin(mem, &c, CDP__MEM_WANTS_FREE, NULL);
     return cdp__mem_free_any(mem, &c, data, "cdp_mem_note_free");
+}
+
+/* ---- >>mem/scopes: peaks of a stretch of a program ------------------------------------------- */
+
+/* Knows: the scopes that are open. While some are, the peaks of the tallies are those since the
+   newest began, or since peaks were reset; `whole` has those before. Promises: whenever a scope
+   begins or ends, or peaks are reset, each open one gets the peaks until then, so that requests
+   know nothing of scopes. */
+
+#define CDP__MEM_SCOPED 3u /* statistics in front of a scope */
+
+CDP__PRIVATE cdp_mem_stat *cdp__mem_scope_stats(cdp_mem_scope *s) {
+    return (cdp_mem_stat *)(void *)s;
+}
+
+/* The sums now, in the order of a scope; `freed` is not set. */
+CDP__PRIVATE void cdp__mem_scope_now(const cdp_mem *m, cdp_mem_stat out[CDP__MEM_SCOPED]) {
+    const cdp__mem_tally *const held = &m->tally.allocated_bytes;
+    const cdp__mem_tally *const reserved = &m->tally.reserved_bytes;
+    out[0].current = cdp__mem_now(held);
+    out[0].peak = held->peak_all;
+    out[0].allocated = held->allocated[0] + held->allocated[1];
+    out[1] = out[0];
+    out[1].current = cdp__mem_active_bytes(m);
+    out[1].peak = cdp__max(held->peak_all, m->tally.active_bytes.peak_all);
+    out[2].current = cdp__mem_now(reserved);
+    out[2].peak = reserved->peak_all;
+    out[2].allocated = reserved->allocated[0] + reserved->allocated[1];
+}
+
+/* Passes the peaks until now on to all open scopes, and keeps them for the statistics. */
+CDP__PRIVATE void cdp__mem_scopes_fold(cdp_mem *m) {
+    cdp_mem_stat now[CDP__MEM_SCOPED];
+    cdp_mem_scope *s;
+    uint32_t i;
+    memset(now, 0, sizeof now);
+    cdp__mem_scope_now(m, now);
+    for (i = 0; i < CDP__MEM_SCOPED; ++i)
+        m->whole[i] = cdp__max(m->whole[i], now[i].peak);
+    for (s = m->scopes; s; s = s->next)
+        for (i = 0; i < CDP__MEM_SCOPED; ++i)
+            cdp__mem_scope_stats(s)[i].peak =
+                cdp__max(cdp__mem_scope_stats(s)[i].peak, now[i].peak);
+}
+
+CDP__PRIVATE void cdp__mem_scopes_peaks_set(cdp_mem *m, const uint64_t peaks[CDP__MEM_SCOPED]) {
+    m->tally.allocated_bytes.peak_all = peaks[0];
+    m->tally.active_bytes.peak_all = peaks[1];
+    m->tally.reserved_bytes.peak_all = peaks[2];
+}
+
+/* Puts the peaks before the newest scope into a copy of the tallies for statistics. */
+CDP__PRIVATE void cdp__mem_scopes_whole(const cdp_mem *m, cdp__mem_tallies *t) {
+    t->allocated_bytes.peak_all = cdp__max(t->allocated_bytes.peak_all, m->whole[0]);
+    t->active_bytes.peak_all = cdp__max(t->active_bytes.peak_all, m->whole[1]);
+    t->reserved_bytes.peak_all = cdp__max(t->reserved_bytes.peak_all, m->whole[2]);
+}
+
+/* Call before the tallies are reset: open scopes go on as if nothing were. */
+CDP__PRIVATE void cdp__mem_scopes_before_reset(cdp_mem *m, bool peak, bool accumulated) {
+    cdp_mem_stat now[CDP__MEM_SCOPED];
+    cdp_mem_scope *s;
+    uint32_t i;
+    if (peak) cdp__mem_scopes_fold(m);
+    if (peak) memset(m->whole, 0, sizeof m->whole);
+    memset(now, 0, sizeof now);
+    cdp__mem_scope_now(m, now);
+    for (s = accumulated ? m->scopes : NULL; s; s = s->next)
+        for (i = 0; i < CDP__MEM_SCOPED; ++i)
+            cdp__mem_scope_stats(s)[i].allocated -= now[i].allocated;
+}
+
+/* The place that points to an open scope, or the end of the list. */
+CDP__PRIVATE cdp_mem_scope **cdp__mem_scope_find(cdp_mem *m, const cdp_mem_scope *scope) {
+    cdp_mem_scope **at = &m->scopes;
+    while (*at && *at != scope)
+        at = &(*at)->next;
+    return at;
+}
+
+CDP_API cdp_status cdp_mem_scope_begin(cdp_mem *mem, cdp_mem_scope *scope) {
+    uint64_t peaks[CDP__MEM_SCOPED];
+    bool open;
+    uint32_t i;
+    if (cdp__mem_here(mem, "cdp_mem_scope_begin") != CDP_OK) return cdp_last_error()->status;
+    if (!scope) return cdp__missing("cdp_mem_scope_begin", "scope");
+    cdp__mem_lock(mem);
+    open = *cdp__mem_scope_find(mem, scope) != NULL;
+    if (!open) {
+        cdp_mem_stat *const s = cdp__mem_scope_stats(scope);
+        cdp__mem_scopes_fold(mem);
+        memset(scope, 0, sizeof *scope);
+        cdp__mem_scope_now(mem, s); /* until the end, `freed` is what was current */
+        for (i = 0; i < CDP__MEM_SCOPED; ++i)
+            peaks[i] = s[i].peak = s[i].freed = s[i].current;
+        cdp__mem_scopes_peaks_set(mem, peaks);
+        scope->next = mem->scopes;
+        mem->scopes = scope;
+    }
+    cdp__mem_unlock(mem);
+    if (!open) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID, "cdp_mem_scope_begin: this scope is open already; end it "
+                                      "first, or use another cdp_mem_scope");
+}
+
+CDP_API cdp_status cdp_mem_scope_end(cdp_mem *mem, cdp_mem_scope *scope) {
+    cdp_mem_stat now[CDP__MEM_SCOPED];
+    cdp_mem_scope **at;
+    bool open;
+    uint32_t i;
+    if (cdp__mem_here(mem, "cdp_mem_scope_end") != CDP_OK) return cdp_last_error()->status;
+    if (!scope) return cdp__missing("cdp_mem_scope_end", "scope");
+    memset(now, 0, sizeof now);
+    cdp__mem_lock(mem);
+    at = cdp__mem_scope_find(mem, scope);
+    open = *at != NULL;
+    if (open) {
+        cdp_mem_stat *const s = cdp__mem_scope_stats(scope);
+        cdp__mem_scopes_fold(mem);
+        *at = scope->next;
+        scope->next = NULL;
+        cdp__mem_scope_now(mem, now);
+        for (i = 0; i < CDP__MEM_SCOPED; ++i) {
+            s[i].allocated = now[i].allocated - s[i].allocated;
+            s[i].freed = s[i].freed + s[i].allocated - now[i].current;
+            s[i].current = now[i].current;
+        }
+        if (!mem->scopes) cdp__mem_scopes_peaks_set(mem, mem->whole);
+        if (!mem->scopes) memset(mem->whole, 0, sizeof mem->whole);
+    }
+    cdp__mem_unlock(mem);
+    if (open) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_mem_scope_end: this scope is not open: it was not begun with this allocator, or it "
+        "ended already");
 }
 
 /* ---- >>mem/figures: statistics --------------------------------------------------------------- */
@@ -8581,6 +8943,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     all = mem->tally;
     cdp__mem_tally_active(&all.active, &all.allocation);
     cdp__mem_tally_active(&all.active_bytes, &all.allocated_bytes);
+    cdp__mem_scopes_whole(mem, &all);
     for (i = 0; i < CDP__MEM_TRIPLES; ++i)
         cdp__mem_stat_triple(&t[i], &s[3 * i]);
     cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out.oversize_allocations);
@@ -8620,6 +8983,8 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp__mem_lock(mem);
+    cdp__mem_scopes_before_reset(mem, peak, accumulated);
+    if (peak) cdp__mem_labels_reset(&mem->log.labels, cdp__mem_active_bytes(mem));
     for (i = 0; i < CDP__MEM_TRIPLES + 2; ++i)
         cdp__mem_tally_reset(&t[i], peak, accumulated);
     cdp__mem_active_reset(&mem->tally.active, &mem->tally.allocation, peak, accumulated);
@@ -8627,6 +8992,232 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     if (accumulated) s->alloc_retries = s->ooms = s->oom_rejections = s->sync_all_streams = 0;
     if (accumulated) s->device_allocs = s->device_frees = 0;
     cdp__mem_unlock(mem);
+}
+
+/* ---- >>mem/summary: statistics as a table, as a line of JSON, and by label ------------------- */
+
+/* Knows: the rows of labels, and the names of statistics. Promises: rows are copied at one moment,
+   the largest first; texts are made without the lock. */
+
+#define CDP__MEM_SUMMARY_LABELS 20u
+
+CDP__PRIVATE int cdp__mem_held_order(const void *a, const void *b) {
+    const cdp_mem_held *const x = (const cdp_mem_held *)a, *const y = (const cdp_mem_held *)b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    if (x->peak != y->peak) return x->peak > y->peak ? -1 : 1;
+    return strcmp(x->label, y->label);
+}
+
+CDP__PRIVATE void cdp__mem_held_add(
+    cdp_mem_held *rows, uint32_t *n, const char *label, const uint64_t sums[3]) {
+    cdp_mem_held *const r = &rows[*n];
+    if (!sums[0] && !sums[1]) return;
+    memset(r, 0, sizeof *r);
+    cdp__mem_text_copy(r->label, label, sizeof r->label);
+    r->bytes = sums[0];
+    r->peak = sums[1];
+    r->blocks = sums[2];
+    ++*n;
+}
+
+/* Copies all rows; the caller holds the lock. Returns their number. */
+CDP__PRIVATE uint32_t cdp__mem_held_copy(const cdp_mem *m, cdp_mem_held *rows) {
+    const cdp__mem_labels *const l = &m->log.labels;
+    uint64_t bare[3];
+    uint32_t i, n = 0;
+    bare[0] = cdp__mem_active_bytes(m) - l->bytes;
+    bare[1] = l->bare_peak;
+    bare[2] =
+        cdp__mem_now(&m->tally.active) + cdp__mem_now(&m->tally.allocation) - l->blocks;
+    cdp__mem_held_add(rows, &n, "", bare);
+    for (i = 0; i < l->used; ++i) {
+        uint64_t sums[3];
+        sums[0] = l->at[i].bytes;
+        sums[1] = l->at[i].peak;
+        sums[2] = l->at[i].blocks;
+        cdp__mem_held_add(rows, &n, l->at[i].text, sums);
+    }
+    return n;
+}
+
+/* All rows, the largest first, in memory that the caller frees; NULL: nothing is recorded, or there
+   is no memory. */
+CDP__PRIVATE cdp_mem_held *cdp__mem_held_rows(const cdp_mem *m, uint32_t *count) {
+    cdp_mem_held *rows = NULL;
+    uint32_t room = 0;
+    bool wanted;
+    for (*count = 0;;) {
+        uint32_t needed;
+        cdp__mem_lock(m);
+        needed = m->log.labels.used + 1;
+        wanted = m->log.labels.os != NULL;
+        if (wanted && needed <= room) *count = cdp__mem_held_copy(m, rows);
+        cdp__mem_unlock(m);
+        if (wanted && needed <= room) break;
+        cdp__free(m->os, rows);
+        rows = NULL;
+        if (!wanted) return NULL;
+        room = needed + 8;
+        rows = (cdp_mem_held *)cdp__alloc(m->os, room * sizeof *rows);
+        if (!rows) return NULL;
+    }
+    qsort(rows, *count, sizeof *rows, cdp__mem_held_order);
+    return rows;
+}
+
+CDP_API uint32_t cdp_mem_held_by(const cdp_mem *mem, cdp_mem_held *out, uint32_t room) {
+    cdp_mem_held *rows;
+    uint32_t count;
+    if (!cdp__mem_lives(mem)) return 0;
+    rows = cdp__mem_held_rows(mem, &count);
+    if (rows && out) memcpy(out, rows, cdp__min(count, room) * sizeof *rows);
+    cdp__free(mem->os, rows);
+    return count;
+}
+
+#define CDP__MEM_COLUMN 14u /* of a number */
+#define CDP__MEM_FIRST 24u  /* of a name   */
+
+/* Writes numbers right-aligned after a name. `sizes`: they are bytes. */
+CDP__PRIVATE void cdp__mem_summary_row(
+    cdp__text *t, const char *name, const uint64_t *v, uint32_t count, uint32_t sizes) {
+    const uint64_t line = t->used, length = cdp__max((uint64_t)strlen(name), CDP__MEM_FIRST);
+    uint32_t i;
+    cdp__text_add(t, "%s", name);
+    for (i = 0; i < count; ++i) {
+        char text[32];
+        if (i < sizes)
+            (void)cdp__mem_size_text(text, v[i]);
+        else
+            cdp__format(text, sizeof text, "%llu", (unsigned long long)v[i]);
+        cdp__text_pad(t, line, length + (i + 1) * CDP__MEM_COLUMN - strlen(text));
+        cdp__text_add(t, "%s", text);
+    }
+    cdp__text_add(t, "\n");
+}
+
+CDP__PRIVATE void cdp__mem_summary_stat(
+    cdp__text *t, const char *name, const cdp_mem_stat *s, bool bytes) {
+    uint64_t v[4];
+    v[0] = s->current;
+    v[1] = s->peak;
+    v[2] = s->allocated;
+    v[3] = s->freed;
+    cdp__mem_summary_row(t, name, v, 4, bytes ? 4 : 0);
+}
+
+CDP__PRIVATE void cdp__mem_summary_head(
+    cdp__text *t, const char *name, const char *const *columns, uint32_t count) {
+    const uint64_t line = t->used;
+    uint32_t i;
+    cdp__text_add(t, "%s", name);
+    for (i = 0; i < count; ++i) {
+        cdp__text_pad(t, line, CDP__MEM_FIRST + (i + 1) * CDP__MEM_COLUMN - strlen(columns[i]));
+        cdp__text_add(t, "%s", columns[i]);
+    }
+    cdp__text_add(t, "\n");
+}
+
+CDP__PRIVATE void cdp__mem_summary_stats(cdp__text *t, const cdp_mem_stats *s) {
+    static const char *const names[] = {"blocks in use", "segments", "and waiting",
+        "free pieces", "in use", "reserved", "and waiting", "in free pieces", "requested"};
+    static const uint32_t order[] = {4, 6, 8, 5, 7, 0, 2, 3, 1};
+    static const char *const columns[] = {"now", "peak", "allocated", "freed"};
+    const cdp_mem_stat *const all = (const cdp_mem_stat *)(const void *)s;
+    uint32_t i;
+    cdp__mem_summary_head(t, "", columns, 4);
+    for (i = 0; i < CDP__MEM_TRIPLES; ++i) {
+        const cdp_mem_stat *const at = &all[3 * order[i]];
+        cdp__mem_summary_stat(t, names[order[i]], &at[0], order[i] >= 4);
+        cdp__mem_summary_stat(t, "  small", &at[1], order[i] >= 4);
+        cdp__mem_summary_stat(t, "  large", &at[2], order[i] >= 4);
+    }
+    cdp__mem_summary_stat(t, "oversize blocks", &s->oversize_allocations, false);
+    cdp__mem_summary_stat(t, "oversize segments", &s->oversize_segments, false);
+}
+
+CDP__PRIVATE void cdp__mem_summary_labels(cdp__text *t, const cdp_mem_held *rows, uint32_t count) {
+    static const char *const columns[] = {"now", "peak", "blocks"};
+    uint32_t i;
+    cdp__mem_summary_head(t, "label", columns, 3);
+    for (i = 0; i < count && i < CDP__MEM_SUMMARY_LABELS; ++i) {
+        uint64_t v[3];
+        v[0] = rows[i].bytes;
+        v[1] = rows[i].peak;
+        v[2] = rows[i].blocks;
+        cdp__mem_summary_row(t, rows[i].label[0] ? rows[i].label : "(no label)", v, 3, 2);
+    }
+    if (i < count) cdp__text_add(t, "and %u others\n", count - i);
+}
+
+CDP_API uint64_t cdp_mem_summary(const cdp_mem *mem, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    cdp_mem_stats stats;
+    cdp_mem_held *rows;
+    uint32_t count;
+    (void)cdp__text_end(&t);
+    if (!cdp__mem_lives(mem)) return 0;
+    stats = cdp_mem_stats_of(mem);
+    rows = cdp__mem_held_rows(mem, &count);
+    cdp__text_add(&t, "memory of %s: %llu requests failed, %llu retries\n", mem->base.source.name,
+        (unsigned long long)stats.ooms, (unsigned long long)stats.alloc_retries);
+    cdp__mem_summary_stats(&t, &stats);
+    if (rows)
+        cdp__mem_summary_labels(&t, rows, count);
+    else
+        cdp__text_add(&t, "labels: nothing is recorded (see desc.record)\n");
+    cdp__free(mem->os, rows);
+    return t.used;
+}
+
+CDP__PRIVATE void cdp__mem_line_number(cdp__text *t, const char *name, uint64_t v) {
+    cdp__text_add(t, ",\"%s\":%llu", name, (unsigned long long)v);
+}
+
+CDP__PRIVATE void cdp__mem_line_stat(cdp__text *t, const char *name, const cdp_mem_stat *s) {
+    cdp__text_add(t, ",\"%s.all.current\":%llu,\"%s.all.peak\":%llu", name,
+        (unsigned long long)s->current, name, (unsigned long long)s->peak);
+}
+
+CDP__PRIVATE void cdp__mem_line_labels(cdp__text *t, const cdp_mem_held *rows, uint32_t count) {
+    uint32_t i;
+    cdp__text_add(t, ",\"labels\":{");
+    for (i = 0; i < count; ++i) {
+        if (i) cdp__text_char(t, ',');
+        cdp__json_string(t, rows[i].label);
+        cdp__text_add(t, ":{\"bytes\":%llu,\"peak\":%llu,\"blocks\":%llu}",
+            (unsigned long long)rows[i].bytes, (unsigned long long)rows[i].peak,
+            (unsigned long long)rows[i].blocks);
+    }
+    cdp__text_add(t, "}");
+}
+
+CDP_API uint64_t cdp_mem_json_line(const cdp_mem *mem, uint64_t step, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    cdp_mem_stats s;
+    cdp_mem_held *rows;
+    uint32_t count;
+    (void)cdp__text_end(&t);
+    if (!cdp__mem_lives(mem)) return 0;
+    s = cdp_mem_stats_of(mem);
+    rows = cdp__mem_held_rows(mem, &count);
+    cdp__text_add(&t, "{\"step\":%llu,\"device\":%u", (unsigned long long)step, mem->desc.device);
+    cdp__mem_line_number(&t, "time_us", mem->desc.wall_us(mem->desc.wall_user));
+    cdp__mem_line_stat(&t, "allocated_bytes", &s.allocated_bytes[0]);
+    cdp__mem_line_stat(&t, "active_bytes", &s.active_bytes[0]);
+    cdp__mem_line_stat(&t, "requested_bytes", &s.requested_bytes[0]);
+    cdp__mem_line_stat(&t, "reserved_bytes", &s.reserved_bytes[0]);
+    cdp__mem_line_stat(&t, "inactive_split_bytes", &s.inactive_split_bytes[0]);
+    cdp__mem_line_stat(&t, "allocation", &s.allocation[0]);
+    cdp__mem_line_stat(&t, "segment", &s.segment[0]);
+    cdp__mem_line_number(&t, "num_alloc_retries", s.alloc_retries);
+    cdp__mem_line_number(&t, "num_ooms", s.ooms);
+    cdp__mem_line_number(&t, "num_device_alloc", s.device_allocs);
+    cdp__mem_line_number(&t, "num_device_free", s.device_frees);
+    if (rows) cdp__mem_line_labels(&t, rows, count);
+    cdp__text_add(&t, "}\n");
+    cdp__free(mem->os, rows);
+    return t.used;
 }
 
 /* ---- >>mem/files: snapshots, writing and reading files --------------------------------------- */

@@ -56,6 +56,10 @@
                                                            cdp_mem_pool_hash
         know who holds memory                              desc.record, cdp_mem_label,
                                                            cdp_mem_dump
+        ask who holds it while the program runs            cdp_mem_held_by, cdp_mem_summary
+        log a line a step                                  cdp_mem_json_line
+        know the peak of a part of a step                  cdp_mem_scope_begin, cdp_mem_scope_end
+        be told before memory is short                     cdp_mem_watch_level
         know why an allocation failed                      its error text, desc.dump_path,
                                                            cdp_mem_on_oom
         record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
@@ -75,6 +79,8 @@
         set_per_process_memory_fraction(f)                 cdp_mem_set_limit(mem, f * total)
         memory_stats(), reset_peak_memory_stats()          cdp_mem_stats_of, cdp_mem_reset(mem,
                                                            true, false)
+        memory_summary()                                   cdp_mem_summary
+        max_memory_allocated() of a part of a step         cdp_mem_scope_end
         PYTORCH_CUDA_ALLOC_CONF                            cdp_mem_settings_read
         PYTORCH_NO_CUDA_MEMORY_CACHING=1                   desc.no_cache
         MemPool, graph_pool_handle()                       cdp_mem_pool_create
@@ -100,8 +106,9 @@
     MEMORY
         From desc.os: 40 KiB for each stream and size class, 120 bytes a block, and for the
         history max_entries x 64 bytes, max_stacks x 16 addresses, 0.6 MiB for source lines, and
-        300 bytes for each label that live blocks or kept events carry at one time. Nothing is
-        allocated for an operation once as many blocks and labels have existed at one time.
+        350 bytes for each label that live blocks or kept events carry at one time, or whose
+        peak stays. Nothing is allocated for an operation once as many blocks and labels have
+        existed at one time.
 
     ERRORS
         INVALID: the caller's mistake, named in one sentence; nothing changed. NOMEM: no memory
@@ -111,7 +118,8 @@
 
     LIMITS
         Requests below 2^60 bytes | labels: 16 nested, 127 bytes | 4095 source lines | frames of a
-        stack: 64 | watchers: 8 | numbers in files: 2^53
+        stack: 64 | watchers: 8 | watched levels: 8 | past labels with peaks: 256 | numbers in
+        files: 2^53
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
 #if defined(CDP_MEM_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
@@ -137,6 +145,7 @@ extern "C" {
 #include "mem/pools_api.h"
 #include "mem/record_api.h"
 #include "mem/statistics_api.h"
+#include "mem/live_api.h"
 #include "mem/shots_api.h"
 
 #ifdef __cplusplus
@@ -192,7 +201,9 @@ extern "C" {
 #include "mem/pool_calls.h"
 #include "mem/recording.h"
 #include "mem/external.h"
+#include "mem/scopes.h"
 #include "mem/figures.h"
+#include "mem/summary.h"
 #include "mem/files.h"
 
 #endif /* CDP_MEM_IMPL_INCLUDED */

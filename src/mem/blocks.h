@@ -18,6 +18,7 @@
 #include "desc_api.h"
 #include "allocator_api.h"
 #include "statistics_api.h"
+#include "live_api.h"
 #include "shots_api.h"
 #include "sizes.h"
 #include "bins.h"
@@ -58,6 +59,14 @@ typedef struct cdp__mem_watcher {
     cdp_mem_watch_func func;
     void *user;
 } cdp__mem_watcher;
+
+typedef struct cdp__mem_level { /* a function waits for more bytes in use than `bytes` */
+    cdp_mem_level_func func;
+    void *user;
+    uint64_t bytes, again;
+    uint64_t now; /* bytes in use when they rose above */
+    bool armed, due;
+} cdp__mem_level;
 
 typedef struct cdp__mem_log { /* the history */
     cdp_mem_record_desc desc;
@@ -111,6 +120,10 @@ struct cdp_mem {
     cdp__mem_log log;
     uint64_t histories; /* number of histories so far */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
+    cdp__mem_level levels[CDP__MEM_WATCHERS];
+    bool levels_due;       /* a function of a level is to be called      */
+    cdp_mem_scope *scopes; /* those that are open                        */
+    uint64_t whole[3];     /* peaks until the newest scope; see scopes.h */
     cdp_mem_oom_func on_oom;
     void *on_oom_user;
     bool dumped;
@@ -169,6 +182,11 @@ CDP__MEM_HOT void cdp__mem_top(cdp__mem_tally *active, const cdp__mem_tally *hel
 
 CDP__MEM_HOT uint64_t cdp__mem_now(const cdp__mem_tally *t) {
     return t->current[0] + t->current[1];
+}
+
+/* Bytes of all blocks that are in use or waiting. */
+CDP__MEM_HOT uint64_t cdp__mem_active_bytes(const cdp_mem *m) {
+    return cdp__mem_now(&m->tally.active_bytes) + cdp__mem_now(&m->tally.allocated_bytes);
 }
 
 CDP__MEM_HOT bool cdp__mem_is_split(const cdp__mem_part *p) {
@@ -445,7 +463,7 @@ CDP__PRIVATE void cdp__mem_part_waited(cdp_mem *m, const cdp__mem_part *p) {
 CDP__MEM_HOT void cdp__mem_part_end(cdp_mem *m, cdp__mem_part *p) {
     --p->span->busy;
     cdp__mem_table_take(&m->table, p);
-    if (p->label) cdp__mem_label_set(&m->log.labels, &p->label, 0);
+    if (p->label) cdp__mem_label_leave(&m->log.labels, &p->label, p->size);
     cdp__mem_down(&m->tally.requested_bytes, p->span->large, p->requested);
 }
 

@@ -14,6 +14,7 @@
 #include "../os/child.h"
 #include "desc_api.h"
 #include "allocator_api.h"
+#include "live_api.h"
 #include "shots_api.h"
 #include "sizes.h"
 #include "bins.h"
@@ -28,11 +29,26 @@
 
 #define CDP__MEM_CALLER(c) ((c)->caller = cdp__return_address(), (c)->frame = cdp__frame_address())
 
+/* Call without the lock: calls the functions whose levels were passed. */
+CDP__PRIVATE CDP__COLD void cdp__mem_levels_tell(cdp_mem *m) {
+    uint32_t i;
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
+        cdp__mem_level l;
+        cdp__mem_lock(m);
+        if (!i) m->levels_due = false;
+        l = m->levels[i];
+        m->levels[i].due = false;
+        cdp__mem_unlock(m);
+        if (l.func && l.due) l.func(l.user, m, l.bytes, l.now);
+    }
+}
+
 /* Tries once to allocate. */
 CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_mem_pool *pool,
     uint64_t bytes, void *stream, void **out, cdp_mem_oom *oom) {
     cdp__mem_request a;
     cdp_status st;
+    bool due;
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
     st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
@@ -41,7 +57,9 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_me
         st = cdp__mem_oom_report(m, c, &a, oom);
     else
         oom->bytes = 0;
+    due = m->levels_due;
     cdp__mem_unlock(m);
+    if (due) cdp__mem_levels_tell(m);
     return st;
 }
 
@@ -288,13 +306,55 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
         CDP_ERR_INVALID, "cdp_mem_watch: %u watchers exist already", CDP__MEM_WATCHERS);
 }
 
+/* From now on requests look at levels, or no longer. */
+CDP__PRIVATE void cdp__mem_levels_want(cdp_mem *m, bool wanted) {
+    const uint32_t rest = m->log.what & ~CDP__MEM_WANTS_LEVEL;
+    cdp__atomic_store_u32(
+        &m->log.what, rest | (wanted ? CDP__MEM_WANTS_LEVEL : 0), CDP__RELEASE);
+}
+
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
+    bool left = false;
     uint32_t i;
     if (!cdp__mem_lives(mem)) return;
     cdp__mem_lock(mem);
-    for (i = 0; i < CDP__MEM_WATCHERS; ++i)
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
         if (mem->watchers[i].user == user) mem->watchers[i].func = NULL;
+        if (mem->levels[i].user == user) mem->levels[i].func = NULL;
+        left = left || mem->levels[i].func;
+    }
+    if (!left) cdp__mem_levels_want(mem, false);
     cdp__mem_unlock(mem);
+}
+
+CDP_API cdp_status cdp_mem_watch_level(
+    cdp_mem *mem, uint64_t bytes, uint64_t again_bytes, cdp_mem_level_func func, void *user) {
+    uint32_t i = 0;
+    if (cdp__mem_here(mem, "cdp_mem_watch_level") != CDP_OK) return cdp_last_error()->status;
+    if (!func) return cdp__missing("cdp_mem_watch_level", "func");
+    if (again_bytes > bytes)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_watch_level: again_bytes %llu is above bytes %llu; memory must fall to "
+            "again_bytes before the next call",
+            (unsigned long long)again_bytes, (unsigned long long)bytes);
+    cdp__mem_lock(mem);
+    while (i < CDP__MEM_WATCHERS && mem->levels[i].func)
+        ++i;
+    if (i < CDP__MEM_WATCHERS) {
+        cdp__mem_level *const l = &mem->levels[i];
+        memset(l, 0, sizeof *l);
+        l->func = func;
+        l->user = user;
+        l->bytes = bytes;
+        l->again = again_bytes;
+        l->armed = true;
+        cdp__mem_levels_want(mem, true);
+    }
+    cdp__mem_unlock(mem);
+    if (i < CDP__MEM_WATCHERS) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_mem_watch_level: %u levels are watched already; cdp_mem_unwatch removes them",
+        CDP__MEM_WATCHERS);
 }
 
 /* Lets *place carry a label; none while nothing is recorded. */

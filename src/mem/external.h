@@ -265,8 +265,8 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
         if (!p->span->unrecorded) cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     }
     p->stack = c->stack;
-    cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, bytes);
+    if (c->wants) cdp__mem_part_given(m, c, p);
     cdp__mem_event_alloc(m, c, p);
     return CDP_OK;
 }
@@ -327,6 +327,7 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     const uint64_t most = CDP__MEM_REQUEST_MAX;
     cdp__mem_call c;
     cdp_status st;
+    bool due;
     if (cdp__mem_here(mem, "cdp_mem_note_event") != CDP_OK) return cdp_last_error()->status;
     if (!event) return cdp__missing("cdp_mem_note_event", "event");
     if (!mem->desc.recorder_only)
@@ -338,7 +339,9 @@ CDP_API cdp_status cdp_mem_note_event(cdp_mem *mem, const cdp_mem_event *event) 
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     st = cdp__mem_foreign_any(mem, &c, event);
+    due = mem->levels_due;
     cdp__mem_unlock(mem);
+    if (due) cdp__mem_levels_tell(mem);
     return st;
 }
 
@@ -346,6 +349,7 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp_mem *mem, const void *data, uint64_t bytes, void *stream) {
     cdp__mem_call c;
     cdp_status st;
+    bool due;
     if (cdp__mem_here(mem, "cdp_mem_note_alloc") != CDP_OK) return cdp_last_error()->status;
     if (!data) return cdp__missing("cdp_mem_note_alloc", "data");
     if (!bytes || bytes >= CDP__MEM_REQUEST_MAX)
@@ -358,7 +362,9 @@ CDP_API cdp_status cdp_mem_note_alloc(
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     st = cdp__mem_foreign_alloc(mem, &c, (uint64_t)(uintptr_t)data, bytes, stream);
+    due = mem->levels_due;
     cdp__mem_unlock(mem);
+    if (due) cdp__mem_levels_tell(mem);
     return st;
 }
 

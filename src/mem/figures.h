@@ -13,6 +13,7 @@
 #include "statistics_api.h"
 #include "ring.h"
 #include "blocks.h"
+#include "scopes.h"
 
 #define CDP__MEM_TRIPLES 9u /* statistics with [3], in front of the two of oversize blocks */
 
@@ -56,6 +57,7 @@ CDP_API cdp_mem_stats cdp_mem_stats_of(const cdp_mem *mem) {
     all = mem->tally;
     cdp__mem_tally_active(&all.active, &all.allocation);
     cdp__mem_tally_active(&all.active_bytes, &all.allocated_bytes);
+    cdp__mem_scopes_whole(mem, &all);
     for (i = 0; i < CDP__MEM_TRIPLES; ++i)
         cdp__mem_stat_triple(&t[i], &s[3 * i]);
     cdp__mem_stat_class(&mem->tally.oversize_allocations, 0, &out.oversize_allocations);
@@ -95,6 +97,8 @@ CDP_API void cdp_mem_reset(cdp_mem *mem, bool peak, bool accumulated) {
     s = &mem->stats;
     t = (cdp__mem_tally *)(void *)&mem->tally;
     cdp__mem_lock(mem);
+    cdp__mem_scopes_before_reset(mem, peak, accumulated);
+    if (peak) cdp__mem_labels_reset(&mem->log.labels, cdp__mem_active_bytes(mem));
     for (i = 0; i < CDP__MEM_TRIPLES + 2; ++i)
         cdp__mem_tally_reset(&t[i], peak, accumulated);
     cdp__mem_active_reset(&mem->tally.active, &mem->tally.allocation, peak, accumulated);

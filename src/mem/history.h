@@ -29,6 +29,7 @@
 #define CDP__MEM_WANTS_FREE 8u   /* collect a stack for frees */
 #define CDP__MEM_WANTS_ALLOC 16u /* events carry stacks           */
 #define CDP__MEM_WANTS_TICKS 32u /* the clock is the system's, so ticks may stand for it */
+#define CDP__MEM_WANTS_LEVEL 64u /* a function waits for a level; nothing to do with recording */
 
 #define CDP__MEM_NESTED 16u
 
@@ -160,8 +161,10 @@ CDP__PRIVATE void cdp__mem_call_recorded(cdp_mem *m, cdp__mem_call *c) {
     c->history = m->histories;
     c->stack = c->label = 0;
     if (!c->wants) return;
-    if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = cdp__mem_time(m, c->wants);
-    c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
+    if (c->wants & CDP__MEM_WANTS_EVENTS) {
+        if (!(before & CDP__MEM_WANTS_EVENTS)) c->now_ns = cdp__mem_time(m, c->wants);
+        c->now_ns = cdp__max(c->now_ns, m->log.start_ns);
+    }
     cdp__mem_call_label(m, c);
     if (c->wants & c->stack_if) c->stack = cdp__mem_call_stack(m, c);
 }
@@ -224,6 +227,28 @@ CDP__MEM_HOT void cdp__mem_event_alloc(cdp_mem *m, const cdp__mem_call *c, cdp__
     if (!(c->wants & CDP__MEM_WANTS_EVENTS)) return;
     if (p->requested < m->log.desc.min_bytes) p->began = m->log.ring.total;
     cdp__mem_event_part(m, c, CDP_MEM_ALLOC, p);
+}
+
+/* Looks whether memory in use has risen above a level by a block of `size` bytes. */
+CDP__PRIVATE void cdp__mem_levels_look(cdp_mem *m, uint64_t size) {
+    const uint64_t now = cdp__mem_now(&m->tally.allocated_bytes);
+    uint32_t i;
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
+        cdp__mem_level *const l = &m->levels[i];
+        if (now - size <= l->again) l->armed = true;
+        if (!l->func || !l->armed || now <= l->bytes) continue;
+        l->armed = false;
+        l->due = m->levels_due = true;
+        l->now = now;
+    }
+}
+
+/* A block, counted already, is given out by a call that is recorded or watched. */
+CDP__PRIVATE void cdp__mem_part_given(cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p) {
+    if (c->wants & CDP__MEM_WANTS_STATE)
+        cdp__mem_label_enter(
+            &m->log.labels, &p->label, c->label, p->size, cdp__mem_active_bytes(m));
+    if (c->wants & CDP__MEM_WANTS_LEVEL) cdp__mem_levels_look(m, p->size);
 }
 
 CDP__PRIVATE void cdp__mem_event_span(

@@ -89,6 +89,8 @@ CDP_API cdp_status cdp_mem_record(cdp_mem *mem, const cdp_mem_record_desc *desc)
         cdp__mem_unwind(NULL, 1, &t); /* the first call loads a library, and allocates */
     }
     cdp__mem_lock(mem);
+    fresh.what |= mem->log.what & CDP__MEM_WANTS_LEVEL;
+    fresh.labels.bare_peak = cdp__mem_active_bytes(mem);
     if (cdp__mem_log_fits(&mem->log, &fresh.desc)) {
         old = fresh;
         mem->log.desc = fresh.desc;
@@ -120,11 +122,14 @@ CDP_API void cdp_mem_note(cdp_mem *mem, const void *data, const char *text) {
     cdp__mem_lock(mem);
     cdp__mem_call_enter(mem, &c);
     p = data ? cdp__mem_table_find(&mem->table, (uint64_t)(uintptr_t)data) : NULL;
-    if (c.wants && (p || !data)) {
+    if (c.wants & CDP__MEM_WANTS_STATE && (p || !data)) {
         cdp__mem_record *e;
         label = cdp__mem_labels_number(&mem->log.labels, cdp__mem_text_hash(text), text);
         c.label = label;
-        if (p) cdp__mem_label_set(&mem->log.labels, &p->label, label);
+        if (p && p->label) cdp__mem_label_leave(&mem->log.labels, &p->label, p->size);
+        if (p)
+            cdp__mem_label_enter(
+                &mem->log.labels, &p->label, label, p->size, cdp__mem_active_bytes(mem));
         e = cdp__mem_event_add(mem, &c, p ? CDP_MEM_ANNOTATE : CDP_MEM_USER_DEFINED, p ? p->at : 0,
             p ? p->requested : 0);
         if (p) cdp__mem_event_place(e, p->span->arena);

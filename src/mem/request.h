@@ -268,8 +268,8 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(
     cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
     p->stack = c->stack;
-    if (c->label) cdp__mem_label_set(&m->log.labels, &p->label, c->label);
     cdp__mem_part_begin(m, p, a->bytes);
+    if (c->wants) cdp__mem_part_given(m, c, p);
     cdp__mem_event_alloc(m, c, p);
     if (a->pool != &m->base) {
         a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
