@@ -540,10 +540,10 @@ typedef void (*cdp_mem_level_func)(
     void *user, cdp_mem *mem, uint64_t level_bytes, uint64_t now_bytes);
 
 /* Call `func` when more than `bytes` are in use, and again each time after at most `again_bytes`
-   were in use in between; above already: at the next request. While levels are watched a request
-   takes some 10 ns more. cdp_mem_unwatch removes those with this `user`, but one that is being
-   called. For segments in place of memory in use: cdp_mem_watch. Errors: INVALID (again_bytes above
-   bytes; 8 levels are watched already). */
+   were in use in between; above already: at the next request. cdp_mem_unwatch removes those with
+   this `user`; a call that has begun on another thread may still run then. For segments in place of
+   memory in use: cdp_mem_watch. Errors: INVALID (again_bytes above bytes; 8 levels are watched
+   already). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch_level(
     cdp_mem *mem, uint64_t bytes, uint64_t again_bytes, cdp_mem_level_func func, void *user);
 
@@ -7962,8 +7962,7 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
 /* From now on requests look at levels, or no longer. */
 CDP__PRIVATE void cdp__mem_levels_want(cdp_mem *m, bool wanted) {
     const uint32_t rest = m->log.what & ~CDP__MEM_WANTS_LEVEL;
-    cdp__atomic_store_u32(
-        &m->log.what, rest | (wanted ? CDP__MEM_WANTS_LEVEL : 0), CDP__RELEASE);
+    cdp__atomic_store_u32(&m->log.what, rest | (wanted ? CDP__MEM_WANTS_LEVEL : 0), CDP__RELEASE);
 }
 
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {
@@ -8860,8 +8859,9 @@ CDP_API cdp_status cdp_mem_scope_begin(cdp_mem *mem, cdp_mem_scope *scope) {
     }
     cdp__mem_unlock(mem);
     if (!open) return CDP_OK;
-    return cdp__fail(CDP_ERR_INVALID, "cdp_mem_scope_begin: this scope is open already; end it "
-                                      "first, or use another cdp_mem_scope");
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_mem_scope_begin: this scope is open already; end it "
+        "first, or use another cdp_mem_scope");
 }
 
 CDP_API cdp_status cdp_mem_scope_end(cdp_mem *mem, cdp_mem_scope *scope) {
@@ -9027,8 +9027,7 @@ CDP__PRIVATE uint32_t cdp__mem_held_copy(const cdp_mem *m, cdp_mem_held *rows) {
     uint32_t i, n = 0;
     bare[0] = cdp__mem_active_bytes(m) - l->bytes;
     bare[1] = l->bare_peak;
-    bare[2] =
-        cdp__mem_now(&m->tally.active) + cdp__mem_now(&m->tally.allocation) - l->blocks;
+    bare[2] = cdp__mem_now(&m->tally.active) + cdp__mem_now(&m->tally.allocation) - l->blocks;
     cdp__mem_held_add(rows, &n, "", bare);
     for (i = 0; i < l->used; ++i) {
         uint64_t sums[3];
@@ -9119,8 +9118,8 @@ CDP__PRIVATE void cdp__mem_summary_head(
 }
 
 CDP__PRIVATE void cdp__mem_summary_stats(cdp__text *t, const cdp_mem_stats *s) {
-    static const char *const names[] = {"blocks in use", "segments", "and waiting",
-        "free pieces", "in use", "reserved", "and waiting", "in free pieces", "requested"};
+    static const char *const names[] = {"blocks in use", "segments", "and waiting", "free pieces",
+        "in use", "reserved", "and waiting", "in free pieces", "requested"};
     static const uint32_t order[] = {4, 6, 8, 5, 7, 0, 2, 3, 1};
     static const char *const columns[] = {"now", "peak", "allocated", "freed"};
     const cdp_mem_stat *const all = (const cdp_mem_stat *)(const void *)s;

@@ -309,8 +309,7 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
 /* From now on requests look at levels, or no longer. */
 CDP__PRIVATE void cdp__mem_levels_want(cdp_mem *m, bool wanted) {
     const uint32_t rest = m->log.what & ~CDP__MEM_WANTS_LEVEL;
-    cdp__atomic_store_u32(
-        &m->log.what, rest | (wanted ? CDP__MEM_WANTS_LEVEL : 0), CDP__RELEASE);
+    cdp__atomic_store_u32(&m->log.what, rest | (wanted ? CDP__MEM_WANTS_LEVEL : 0), CDP__RELEASE);
 }
 
 CDP_API void cdp_mem_unwatch(cdp_mem *mem, void *user) {

@@ -54,10 +54,10 @@ typedef void (*cdp_mem_level_func)(
     void *user, cdp_mem *mem, uint64_t level_bytes, uint64_t now_bytes);
 
 /* Call `func` when more than `bytes` are in use, and again each time after at most `again_bytes`
-   were in use in between; above already: at the next request. While levels are watched a request
-   takes some 10 ns more. cdp_mem_unwatch removes those with this `user`, but one that is being
-   called. For segments in place of memory in use: cdp_mem_watch. Errors: INVALID (again_bytes above
-   bytes; 8 levels are watched already). */
+   were in use in between; above already: at the next request. cdp_mem_unwatch removes those with
+   this `user`; a call that has begun on another thread may still run then. For segments in place of
+   memory in use: cdp_mem_watch. Errors: INVALID (again_bytes above bytes; 8 levels are watched
+   already). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch_level(
     cdp_mem *mem, uint64_t bytes, uint64_t again_bytes, cdp_mem_level_func func, void *user);
 

@@ -109,8 +109,9 @@ CDP_API cdp_status cdp_mem_scope_begin(cdp_mem *mem, cdp_mem_scope *scope) {
     }
     cdp__mem_unlock(mem);
     if (!open) return CDP_OK;
-    return cdp__fail(CDP_ERR_INVALID, "cdp_mem_scope_begin: this scope is open already; end it "
-                                      "first, or use another cdp_mem_scope");
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_mem_scope_begin: this scope is open already; end it "
+        "first, or use another cdp_mem_scope");
 }
 
 CDP_API cdp_status cdp_mem_scope_end(cdp_mem *mem, cdp_mem_scope *scope) {

@@ -48,8 +48,7 @@ CDP__PRIVATE uint32_t cdp__mem_held_copy(const cdp_mem *m, cdp_mem_held *rows) {
     uint32_t i, n = 0;
     bare[0] = cdp__mem_active_bytes(m) - l->bytes;
     bare[1] = l->bare_peak;
-    bare[2] =
-        cdp__mem_now(&m->tally.active) + cdp__mem_now(&m->tally.allocation) - l->blocks;
+    bare[2] = cdp__mem_now(&m->tally.active) + cdp__mem_now(&m->tally.allocation) - l->blocks;
     cdp__mem_held_add(rows, &n, "", bare);
     for (i = 0; i < l->used; ++i) {
         uint64_t sums[3];
@@ -140,8 +139,8 @@ CDP__PRIVATE void cdp__mem_summary_head(
 }
 
 CDP__PRIVATE void cdp__mem_summary_stats(cdp__text *t, const cdp_mem_stats *s) {
-    static const char *const names[] = {"blocks in use", "segments", "and waiting",
-        "free pieces", "in use", "reserved", "and waiting", "in free pieces", "requested"};
+    static const char *const names[] = {"blocks in use", "segments", "and waiting", "free pieces",
+        "in use", "reserved", "and waiting", "in free pieces", "requested"};
     static const uint32_t order[] = {4, 6, 8, 5, 7, 0, 2, 3, 1};
     static const char *const columns[] = {"now", "peak", "allocated", "freed"};
     const cdp_mem_stat *const all = (const cdp_mem_stat *)(const void *)s;

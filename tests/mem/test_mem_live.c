@@ -260,12 +260,12 @@ TEST(a_summary_for_people) {
     const uint64_t length = cdp_mem_summary(m, text, sizeof text);
     T_EQ(strlen(text), length);
     T_TEXT("memory of fake:0: 0 requests failed, 0 retries\n", text);
-    T_TEXT("in use                         4.0 MiB       4.0 MiB       4.0 MiB           0 B\n",
-        text);
-    T_TEXT("  small                        1.5 KiB       1.5 KiB       1.5 KiB           0 B\n",
-        text);
-    T_TEXT("blocks in use                        2             2             2             0\n",
-        text);
+    T_TEXT(
+        "in use                         4.0 MiB       4.0 MiB       4.0 MiB           0 B\n", text);
+    T_TEXT(
+        "  small                        1.5 KiB       1.5 KiB       1.5 KiB           0 B\n", text);
+    T_TEXT(
+        "blocks in use                        2             2             2             0\n", text);
     T_TEXT("weights                        4.0 MiB       4.0 MiB             1\n", text);
     T_TEXT("act                            1.5 KiB       1.5 KiB             1\n", text);
     T_EQ(length, cdp_mem_summary(m, NULL, 0));
@@ -368,8 +368,9 @@ TEST(levels_are_watched) {
     T_EQ(1, s.calls);
     T_EQ(1, other.calls);
     OK(cdp_mem_free(m, b)); /* 2 MiB are left */
-    OK(cdp_mem_record(m, &(cdp_mem_record_desc){.history = CDP_MEM_HISTORY_ALL,
-                             .context = CDP_MEM_CONTEXT_NONE})); /* recording keeps the levels */
+    OK(cdp_mem_record(m,
+        &(cdp_mem_record_desc){.history = CDP_MEM_HISTORY_ALL,
+            .context = CDP_MEM_CONTEXT_NONE})); /* recording keeps the levels */
     OK(cdp_mem_free(m, take(m, NULL, 3 * MIB)));
     T_EQ(2, s.calls);
     T_EQ(1, other.calls); /* only after everything was freed */
