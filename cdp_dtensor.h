@@ -76,6 +76,7 @@
         ask how an operator's inputs may lie               cdp_op_rules
         find the cheapest way to apply it                  cdp_op_choose
         cut the parameters of a layer, or a table          cdp_tp_create, _forward, _backward
+        gather x once for q, k, v, or gate and up          cdp_tp_desc.x_of
         get losses of logits that are cut by classes       cdp_cross_entropy
         the same, with a kernel of my own                  cdp_cross_entropy_with
         cut a sequence that attends to itself              cdp_cp_create, cdp_cp_attention
@@ -115,6 +116,7 @@
         ColwiseParallel(), RowwiseParallel()          cdp_tp_create, .style = CDP_TP_COLUMN, _ROW
         SequenceParallel()                            .style = CDP_TP_SEQUENCE
         (input_layouts=, output_layouts=)             cdp_tp_desc.input, .output
+        PrepareModuleInput of attention, of an MLP    cdp_tp_desc.x_of = the first of its layers
         PrepareModuleInput, PrepareModuleOutput       an edge for each argument, each result
         parallelize_module(block, mesh["tp"], plan)   one cdp_tp per layer on cdp_mesh_sub(m, "tp")
         loss_parallel()                               cdp_cross_entropy
@@ -145,9 +147,9 @@
         what a collective allocates in its group, and asynchronous ones: the first one of a plan,
         and scratch memory for more runs at one time; asynchronous runs of several plans at a time
         may need more messages in flight than any one of them: see cdp_group_reserve. A layer
-        allocates when it is made: the x that it gathers, unless it is all here, is its own; what
-        else it needs during a call is scratch memory, too. cdp_cross_entropy allocates in each
-        call.
+        allocates when it is made: the x that it gathers, unless it is all here, is its own, and so
+        is the sum of gradients if others share its x; what else it needs during a call is scratch
+        memory, too. cdp_cross_entropy allocates in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -714,7 +716,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_op_choose(const cdp_op *op, const cdp_layo
    `input` and `output` say how x arrives and y leaves; messages are sent only where these differ
    from the table. COLUMN then ROW: one allreduce forward, one backward. With input S0 of the
    column layer and output S0 of the row layer (sequence parallel), each allreduce becomes an
-   allgather and a reduce_scatter of the same bytes, and what lies between holds 1/n of the rows. */
+   allgather and a reduce_scatter of the same bytes, and what lies between holds 1/n of the rows.
+   Column layers of one x (q, k, v; gate, up) need that once for all of them: see x_of below. */
 typedef enum cdp_tp_style {
     CDP_TP_COLUMN = 0, /* each rank computes some of the results */
     CDP_TP_ROW,        /* each rank has some of the inputs; results are summed */
@@ -729,6 +732,8 @@ typedef struct cdp_blas {
         uint64_t k, const void *a, const void *b, bool add, void *c);
     void *user;
 } cdp_blas;
+
+typedef struct cdp_tp cdp_tp;
 
 typedef struct cdp_tp_desc {
     cdp_mesh *mesh; /* of one dimension; cdp_mesh_sub() takes it from a larger mesh */
@@ -745,13 +750,17 @@ typedef struct cdp_tp_desc {
     bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
     bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
     /* COLUMN whose x is replicated: grad_x is what this rank adds to the gradient, not the sum over
-       the ranks. So layers that share x (q, k, v; gate, up) share its gather and that sum: add
-       their grad_x, then call the backward of the edge that made x, whose grad_in is PARTIAL */
+       the ranks: for an x that other computations share, too. Add what each of them adds, then
+       call the backward of the edge that made x, whose grad_in is PARTIAL */
     bool grad_x_partial;
+    /* COLUMN: the layer whose x this one has, too: q for k and v, gate for up (default: none). x is
+       gathered once for all of them, and one sum of their gradients is sent. Forward of x_of is
+       called before that of the others, with the same x, and its backward after theirs: it alone
+       writes grad_x. All members above are equal in these layers, except out_features, head and
+       output. x_of is destroyed last */
+    cdp_tp *x_of;
     cdp_blas blas;
 } cdp_tp_desc;
-
-typedef struct cdp_tp cdp_tp;
 
 /* What each array of a layer looks like. `used` and `made`: x and y around the product. */
 typedef struct cdp_tp_layouts {
@@ -766,19 +775,21 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp 
 CDP_API void cdp_tp_destroy(cdp_tp *tp);
 CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp);
 
-/* The edge before or behind the product: what it costs, its layouts. */
+/* The edge before or behind the product: what it costs, its layouts. The one before belongs to all
+   layers that share x. */
 CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind);
 
 /* y = x w^T + bias, of local arrays that lie as cdp_tp_layouts_of() says; for tables x holds ids,
    and bias is not used. bias may be NULL. Where y is a sum, the bias is added once, after it.
-   Collective. Errors: INVALID (an array is NULL; an id is not in the table: the row is 0 then),
-   those of cdp_plan_run() and of gemm. */
+   Collective. Errors: INVALID (an array is NULL; an id is not in the table: the row is 0 then; x
+   is not that of x_of), STATE (x_of ran no forward, or was destroyed), those of cdp_plan_run() and
+   of gemm. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_forward(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y);
 
-/* The gradients of the last forward. grad_x is written, unless no_grad_x is set; grad_w and
-   grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward. Collective.
-   Errors: as forward. */
+/* The gradients of the last forward. grad_x is written, unless no_grad_x or x_of is set; grad_w
+   and grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward.
+   Collective. Errors: as forward; STATE (layers that share x were called in another order). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w,
     const void *grad_y, void *grad_x, void *grad_w, void *grad_bias);
 
@@ -8277,11 +8288,11 @@ CDP__DT double cdp__dt_ln(double x) {
 
 #endif /* CDP_NO_TENSOR_OPS */
 
-/* ---- >>dtensor/styles: layers whose parameters are cut --------------------------------------- */
+/* ---- >>dtensor/sharers: layers that share their x -------------------------------------------- */
 
-/* Knows: one linear layer or table, and the two edges around its product. Promises: forward and
-   backward are those of the whole layer; each parameter's gradient has the layout of the
-   parameter. */
+/* Knows: what a layer has, and which layers use the x that it gathered. Promises: x is gathered
+   once for all of them, and one sum of its gradients is sent, or the order of calls is refused; no
+   layer touches one that was destroyed. */
 
 #ifndef CDP_NO_TENSOR_OPS
 
@@ -8298,11 +8309,149 @@ struct cdp_tp {
     void *made, *grad_used, *sums, *sums_out; /* in `room`, during a call */
     cdp__dt_scratch *room;
     uint64_t room_bytes;
+    cdp_tp *of;             /* whose `in`, `used` and `sum` this layer uses; NULL: its own */
+    cdp_tp *sharers, *next; /* those that use what this one has; the next of them */
+    bool lost;              /* `of` was destroyed */
+    const void *x;          /* of the last forward */
+    void *sum;              /* of the gradients of x; NULL: nobody shares x, or wants a gradient */
+    uint32_t sharer_count, summed; /* of sharers, those that ran backward in this turn */
+    uint32_t turn; /* it ends with backward; of a sharer: that of `of` in which it ran backward */
 };
 
 CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
     return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: %s", why);
 }
+
+/* The layer that gathers x. */
+CDP__DT cdp_tp *cdp__dt_tp_gatherer(cdp_tp *tp) {
+    return tp->of ? tp->of : tp;
+}
+
+/* The first member in which layers differ that want to share x; NULL: none. */
+CDP__DT const char *cdp__dt_tp_differs(const cdp_tp *a, const cdp_tp *b) {
+    const cdp_tp_desc *d = &a->desc, *e = &b->desc;
+    if (d->mesh != e->mesh) return "mesh";
+    if (d->style != e->style) return "style";
+    if (d->embedding != e->embedding) return "embedding";
+    if (d->rows != e->rows) return "rows";
+    if (d->in_features != e->in_features) return "in_features";
+    if (d->dtype != e->dtype) return "dtype";
+    if (d->wire != e->wire) return "wire";
+    if (d->gather_again != e->gather_again) return "gather_again";
+    if (d->no_grad_x != e->no_grad_x) return "no_grad_x";
+    if (d->grad_x_partial != e->grad_x_partial) return "grad_x_partial";
+    return cdp_layout_same(&a->l.x, &b->l.x) ? NULL : "input";
+}
+
+/* Finds the layer whose x this one shares, and the memory for the sum of their gradients. */
+CDP__DT cdp_status cdp__dt_tp_share(cdp_tp *tp) {
+    cdp_tp *of = tp->desc.x_of;
+    if (cdp__ended(of) || of->lost)
+        return cdp_error_set(
+            CDP_ERR_STATE, -1, 0, "cdp_tp_create: the layer desc.x_of was destroyed");
+    if (tp->desc.style != CDP_TP_COLUMN || tp->desc.embedding)
+        return cdp__dt_tp_wrong("x_of is for COLUMN without a table");
+    of = cdp__dt_tp_gatherer(of);
+    const char *differs = cdp__dt_tp_differs(tp, of);
+    if (differs)
+        return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+            "cdp_tp_create: %s differs from that of x_of; layers that share x have it alike",
+            differs);
+    const uint64_t bytes = cdp__dt_local_bytes(&tp->l.used) + 1;
+    const bool room = tp->desc.mesh->all && !tp->desc.no_grad_x && !of->sum;
+    if (room) of->sum = cdp__dt_group_memory(tp->desc.mesh->all->group, bytes);
+    if (room && !of->sum) return cdp__dt_nomem("a tensor-parallel layer", bytes);
+    tp->of = of;
+    tp->in = of->in;
+    return CDP_OK;
+}
+
+/* Counts a new layer among those that share x. */
+CDP__DT void cdp__dt_tp_join(cdp_tp *tp) {
+    cdp_tp *const of = tp->of;
+    tp->turn = of ? 0 : 1;
+    if (!of) return;
+    tp->next = of->sharers;
+    of->sharers = tp;
+    ++of->sharer_count;
+}
+
+/* A layer that is destroyed leaves those that share x, and they leave it. */
+CDP__DT void cdp__dt_tp_part_from(cdp_tp *tp) {
+    cdp_tp **at = tp->of ? &tp->of->sharers : NULL;
+    while (at && *at && *at != tp)
+        at = &(*at)->next;
+    if (at && *at) {
+        *at = tp->next;
+        --tp->of->sharer_count;
+        if (tp->turn == tp->of->turn) --tp->of->summed;
+    }
+    for (cdp_tp *s = tp->sharers; s; s = s->next) {
+        s->of = NULL;
+        s->in = NULL;
+        s->lost = true;
+    }
+}
+
+CDP__DT cdp_status cdp__dt_tp_not_alone(const cdp_tp *tp, const char *call) {
+    if (!tp->lost) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0,
+        "%s: the layer x_of of this one was destroyed; destroy it after all that share its x", call);
+}
+
+/* A new turn: no gradient is summed. */
+CDP__DT void cdp__dt_tp_anew(cdp_tp *tp) {
+    ++tp->turn;
+    tp->summed = 0;
+}
+
+/* A layer that gathers has x. */
+CDP__DT void cdp__dt_tp_has(cdp_tp *tp, const void *x) {
+    tp->gathered = true;
+    tp->x = x;
+    cdp__dt_tp_anew(tp);
+}
+
+CDP__DT void cdp__dt_tp_ran_back(cdp_tp *tp) {
+    if (!tp->of) {
+        cdp__dt_tp_anew(tp);
+        return;
+    }
+    tp->turn = tp->of->turn;
+    ++tp->of->summed;
+}
+
+/* Refuses a forward before that of x_of, or with another x. */
+CDP__DT cdp_status cdp__dt_tp_forward_order(const cdp_tp *tp, const void *x) {
+    if (!tp->of) return CDP_OK;
+    if (!tp->of->gathered)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_tp_forward: the layer x_of has no x yet; call its forward before");
+    if (tp->of->x == x) return CDP_OK;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "cdp_tp_forward: x is not that of the last forward of x_of; pass the same array");
+}
+
+/* Refuses a backward of x_of before that of a sharer, and one of a sharer too many. */
+CDP__DT cdp_status cdp__dt_tp_backward_order(const cdp_tp *tp) {
+    if (tp->of && tp->turn == tp->of->turn)
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_tp_backward: this layer ran backward already; that of x_of is next");
+    if (tp->summed == tp->sharer_count) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0,
+        "cdp_tp_backward: %u of the %u layers that share x ran backward; this one is the last",
+        tp->summed, tp->sharer_count);
+}
+
+#endif /* CDP_NO_TENSOR_OPS */
+
+/* ---- >>dtensor/styles: layers whose parameters are cut --------------------------------------- */
+
+/* Knows: one linear layer or table, and the two edges around its product. Promises: forward and
+   backward are those of the whole layer; each parameter's gradient has the layout of the
+   parameter. */
+
+#ifndef CDP_NO_TENSOR_OPS
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
     if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
@@ -8398,7 +8547,9 @@ CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
     cdp_status st = cdp_layout_check(&l->x);
     if (st == CDP_OK) st = cdp_layout_check(&l->y);
     if (st == CDP_OK) st = cdp_layout_check(&l->weight);
-    if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
+    if (st == CDP_OK && d->x_of) st = cdp__dt_tp_share(tp);
+    if (st == CDP_OK && !tp->of)
+        st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
     if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->made, &l->y, false, &tp->out);
     if (st != CDP_OK) return st;
     tp->in_same = cdp_layout_same(&l->x, &l->used);
@@ -8420,7 +8571,7 @@ CDP__DT void *cdp__dt_tp_part(uint8_t *room, uint64_t *at, const cdp_layout *l) 
 /* Places the arrays of a call in its memory. Returns how many bytes they have. */
 CDP__DT uint64_t cdp__dt_tp_place(cdp_tp *tp, uint8_t *room) {
     const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
-    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding && !tp->of;
     uint64_t at = 0;
     if (!tp->out_same) tp->made = cdp__dt_tp_part(room, &at, &tp->l.made);
     if (wanted && !cdp_layout_same(&e->grad_in, &e->grad_out))
@@ -8462,8 +8613,9 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
     const uint64_t used = cdp__dt_local_bytes(&tp->l.used) + 1;
     if (!tp->desc.mesh->all) return CDP_OK;
     tp->room_bytes = cdp__dt_tp_place(tp, NULL);
-    if (!tp->in_same) tp->used = cdp__dt_group_memory(tp->desc.mesh->all->group, used);
-    if (!tp->in_same && !tp->used) return cdp__dt_nomem("a tensor-parallel layer", used);
+    const bool gathers = !tp->in_same && !tp->of;
+    if (gathers) tp->used = cdp__dt_group_memory(tp->desc.mesh->all->group, used);
+    if (gathers && !tp->used) return cdp__dt_nomem("a tensor-parallel layer", used);
     cdp_status st = cdp__dt_tp_take(tp);
     for (uint32_t i = 0; st == CDP_OK && i < 4; ++i)
         st = cdp__dt_tp_beside(tp, edges[i]);
@@ -8477,8 +8629,10 @@ CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
+        cdp__dt_retire(tp->root, link, tp->sum);
     }
-    cdp_edge_destroy(tp->in);
+    if (!tp->of) cdp_edge_destroy(tp->in);
+    cdp__dt_tp_part_from(tp);
     cdp_edge_destroy(tp->out);
     cdp_edge_destroy(tp->weight);
     cdp_edge_destroy(tp->bias);
@@ -8503,11 +8657,13 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     cdp__dt_tp_layouts(tp);
     tp->desc.input = tp->desc.output = NULL; /* copied to the layouts */
     st = cdp__dt_tp_edges(tp);
+    tp->desc.x_of = NULL; /* it is tp->of */
     if (st == CDP_OK) st = cdp__dt_tp_memory(tp);
     if (st != CDP_OK) {
         cdp_tp_destroy(tp);
         return st;
     }
+    cdp__dt_tp_join(tp);
     *out = tp;
     return CDP_OK;
 }
@@ -8562,6 +8718,7 @@ CDP__DT cdp_status cdp__dt_tp_make(
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
     const void *w, const char *y_name, const void *y) {
     cdp_status st = cdp__dt_alive(tp, call, "tp");
+    if (st == CDP_OK) st = cdp__dt_tp_not_alone(tp, call);
     if (st == CDP_OK) st = cdp__dt_mesh_alive(tp->desc.mesh, call);
     if (st == CDP_OK) st = cdp__dt_link_here(tp->desc.mesh->all);
     if (st != CDP_OK) return st;
@@ -8598,11 +8755,12 @@ CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
 CDP__DT cdp_status cdp__dt_tp_ahead(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y, cdp__dt_fault *fault) {
     cdp_status st = CDP_OK;
-    if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
+    if (!tp->in_same && !tp->of) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st != CDP_OK) return st;
-    tp->gathered = true;
-    cdp__dt_fault_keep(fault,
-        cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
+    if (!tp->of) cdp__dt_tp_has(tp, x);
+    const void *used = tp->in_same ? x : cdp__dt_tp_gatherer(tp)->used;
+    cdp__dt_fault_keep(
+        fault, cdp__dt_tp_make(tp, used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
         cdp_box box;
@@ -8619,7 +8777,8 @@ CDP_API cdp_status cdp_tp_forward(
     cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
     memset(&fault, 0, sizeof fault);
-    st = cdp__dt_tp_take(tp);
+    st = cdp__dt_tp_forward_order(tp, x);
+    if (st == CDP_OK) st = cdp__dt_tp_take(tp);
     if (st == CDP_OK) st = cdp__dt_tp_ahead(tp, x, w, bias, y, &fault);
     cdp__dt_tp_give(tp);
     return cdp__dt_verdict(&fault, st);
@@ -8667,18 +8826,21 @@ CDP__DT cdp_status cdp__dt_tp_bias(const cdp_tp *tp, const void *grad, void *gra
     return st;
 }
 
-/* Computes the gradient of x, and sends it through the input edge. */
+/* Computes the gradient of x, and sends it through the input edge; that of layers that share x is
+   summed before. */
 CDP__DT cdp_status cdp__dt_tp_input(
-    const cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
+    cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
     const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
-    const bool same = cdp_layout_same(&e->grad_in, &e->grad_out);
+    const cdp_tp *const g = cdp__dt_tp_gatherer(tp);
+    const bool same = !g->sum && cdp_layout_same(&e->grad_in, &e->grad_out);
+    void *const to = g->sum ? g->sum : same ? grad_x : tp->grad_used;
     cdp_box x, y;
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
     cdp__dt_fault_keep(fault,
-        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, false,
-            same ? grad_x : tp->grad_used));
-    return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);
+        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, g->summed > 0,
+            to));
+    return same || tp->of ? CDP_OK : cdp_edge_backward(tp->in, to, grad_x);
 }
 
 /* Runs all messages of the backward pass, and the computations between them. */
@@ -8687,14 +8849,16 @@ CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, con
     const void *grad = tp->out_same ? grad_y : tp->made;
     cdp_status st = CDP_OK;
     if (!tp->out_same) st = cdp_edge_backward(tp->out, grad_y, tp->made);
-    const bool gather = !tp->in_same && (tp->desc.gather_again || !tp->gathered);
-    if (st == CDP_OK && gather) st = cdp_edge_forward(tp->in, x, tp->used);
+    const cdp_tp *const g = cdp__dt_tp_gatherer(tp);
+    const bool again = (tp->desc.gather_again && !g->summed) || !g->gathered;
+    if (st == CDP_OK && again && !tp->in_same) st = cdp_edge_forward(tp->in, x, g->used);
     const bool weight = st == CDP_OK && grad_w;
-    if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : tp->used, grad, grad_w, fault);
+    if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : g->used, grad, grad_w, fault);
     const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;
     if (bias) st = cdp__dt_tp_bias(tp, grad, grad_bias);
     const bool input = !tp->desc.no_grad_x && !tp->desc.embedding;
     if (st == CDP_OK && input) st = cdp__dt_tp_input(tp, w, grad, grad_x, fault);
+    if (st == CDP_OK) cdp__dt_tp_ran_back(tp);
     return st;
 }
 
@@ -8703,10 +8867,12 @@ CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, con
     cdp__dt_fault fault;
     cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_backward", x, w, "grad_y", grad_y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
-    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding && !tp->of;
     if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_backward: grad_x is NULL; set .no_grad_x if it is not wanted");
+    st = cdp__dt_tp_backward_order(tp);
+    if (st != CDP_OK) return st;
     cdp__dt_counter *c = tp->root->counter;
     memset(&fault, 0, sizeof fault);
     if (c) ++c->backward;

@@ -74,6 +74,7 @@
         ask how an operator's inputs may lie               cdp_op_rules
         find the cheapest way to apply it                  cdp_op_choose
         cut the parameters of a layer, or a table          cdp_tp_create, _forward, _backward
+        gather x once for q, k, v, or gate and up          cdp_tp_desc.x_of
         get losses of logits that are cut by classes       cdp_cross_entropy
         the same, with a kernel of my own                  cdp_cross_entropy_with
         cut a sequence that attends to itself              cdp_cp_create, cdp_cp_attention
@@ -113,6 +114,7 @@
         ColwiseParallel(), RowwiseParallel()          cdp_tp_create, .style = CDP_TP_COLUMN, _ROW
         SequenceParallel()                            .style = CDP_TP_SEQUENCE
         (input_layouts=, output_layouts=)             cdp_tp_desc.input, .output
+        PrepareModuleInput of attention, of an MLP    cdp_tp_desc.x_of = the first of its layers
         PrepareModuleInput, PrepareModuleOutput       an edge for each argument, each result
         parallelize_module(block, mesh["tp"], plan)   one cdp_tp per layer on cdp_mesh_sub(m, "tp")
         loss_parallel()                               cdp_cross_entropy
@@ -143,9 +145,9 @@
         what a collective allocates in its group, and asynchronous ones: the first one of a plan,
         and scratch memory for more runs at one time; asynchronous runs of several plans at a time
         may need more messages in flight than any one of them: see cdp_group_reserve. A layer
-        allocates when it is made: the x that it gathers, unless it is all here, is its own; what
-        else it needs during a call is scratch memory, too. cdp_cross_entropy allocates in each
-        call.
+        allocates when it is made: the x that it gathers, unless it is all here, is its own, and so
+        is the sum of gradients if others share its x; what else it needs during a call is scratch
+        memory, too. cdp_cross_entropy allocates in each call.
 
     ERRORS
         INVALID and UNSUPPORTED: nothing was started; correct the call. MISMATCH of a mesh, layout
@@ -238,6 +240,7 @@ extern "C" {
 #include "dtensor/chooser.h"
 #include "dtensor/rows.h"
 #include "dtensor/products.h"
+#include "dtensor/sharers.h"
 #include "dtensor/styles.h"
 #include "dtensor/losses.h"
 #include "dtensor/rings.h"

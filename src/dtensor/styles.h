@@ -32,27 +32,9 @@
 #include "edges.h"
 #include "operators.h"
 #include "products.h"
+#include "sharers.h"
 
 #ifndef CDP_NO_TENSOR_OPS
-
-struct cdp_tp {
-    cdp_tp_desc desc;
-    cdp_place input, output;
-    const cdp_os *os;
-    cdp__dt_root *root;
-    cdp_tp_layouts l;
-    cdp_edge *in, *out, *weight, *bias; /* the last two: sums of gradients, SEQUENCE alone */
-    bool in_same, out_same;             /* x is used as it is; y is made as it is */
-    bool gathered;                      /* `used` holds x of the last forward */
-    void *used;
-    void *made, *grad_used, *sums, *sums_out; /* in `room`, during a call */
-    cdp__dt_scratch *room;
-    uint64_t room_bytes;
-};
-
-CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
-    return cdp_error_set(CDP_ERR_INVALID, -1, 0, "cdp_tp_create: %s", why);
-}
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
     if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
@@ -148,7 +130,9 @@ CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
     cdp_status st = cdp_layout_check(&l->x);
     if (st == CDP_OK) st = cdp_layout_check(&l->y);
     if (st == CDP_OK) st = cdp_layout_check(&l->weight);
-    if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
+    if (st == CDP_OK && d->x_of) st = cdp__dt_tp_share(tp);
+    if (st == CDP_OK && !tp->of)
+        st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
     if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->made, &l->y, false, &tp->out);
     if (st != CDP_OK) return st;
     tp->in_same = cdp_layout_same(&l->x, &l->used);
@@ -170,7 +154,7 @@ CDP__DT void *cdp__dt_tp_part(uint8_t *room, uint64_t *at, const cdp_layout *l) 
 /* Places the arrays of a call in its memory. Returns how many bytes they have. */
 CDP__DT uint64_t cdp__dt_tp_place(cdp_tp *tp, uint8_t *room) {
     const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
-    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding && !tp->of;
     uint64_t at = 0;
     if (!tp->out_same) tp->made = cdp__dt_tp_part(room, &at, &tp->l.made);
     if (wanted && !cdp_layout_same(&e->grad_in, &e->grad_out))
@@ -212,8 +196,9 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
     const uint64_t used = cdp__dt_local_bytes(&tp->l.used) + 1;
     if (!tp->desc.mesh->all) return CDP_OK;
     tp->room_bytes = cdp__dt_tp_place(tp, NULL);
-    if (!tp->in_same) tp->used = cdp__dt_group_memory(tp->desc.mesh->all->group, used);
-    if (!tp->in_same && !tp->used) return cdp__dt_nomem("a tensor-parallel layer", used);
+    const bool gathers = !tp->in_same && !tp->of;
+    if (gathers) tp->used = cdp__dt_group_memory(tp->desc.mesh->all->group, used);
+    if (gathers && !tp->used) return cdp__dt_nomem("a tensor-parallel layer", used);
     cdp_status st = cdp__dt_tp_take(tp);
     for (uint32_t i = 0; st == CDP_OK && i < 4; ++i)
         st = cdp__dt_tp_beside(tp, edges[i]);
@@ -227,8 +212,10 @@ CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
+        cdp__dt_retire(tp->root, link, tp->sum);
     }
-    cdp_edge_destroy(tp->in);
+    if (!tp->of) cdp_edge_destroy(tp->in);
+    cdp__dt_tp_part_from(tp);
     cdp_edge_destroy(tp->out);
     cdp_edge_destroy(tp->weight);
     cdp_edge_destroy(tp->bias);
@@ -253,11 +240,13 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     cdp__dt_tp_layouts(tp);
     tp->desc.input = tp->desc.output = NULL; /* copied to the layouts */
     st = cdp__dt_tp_edges(tp);
+    tp->desc.x_of = NULL; /* it is tp->of */
     if (st == CDP_OK) st = cdp__dt_tp_memory(tp);
     if (st != CDP_OK) {
         cdp_tp_destroy(tp);
         return st;
     }
+    cdp__dt_tp_join(tp);
     *out = tp;
     return CDP_OK;
 }
@@ -312,6 +301,7 @@ CDP__DT cdp_status cdp__dt_tp_make(
 CDP__DT cdp_status cdp__dt_tp_ready(const cdp_tp *tp, const char *call, const void *x,
     const void *w, const char *y_name, const void *y) {
     cdp_status st = cdp__dt_alive(tp, call, "tp");
+    if (st == CDP_OK) st = cdp__dt_tp_not_alone(tp, call);
     if (st == CDP_OK) st = cdp__dt_mesh_alive(tp->desc.mesh, call);
     if (st == CDP_OK) st = cdp__dt_link_here(tp->desc.mesh->all);
     if (st != CDP_OK) return st;
@@ -348,11 +338,12 @@ CDP__DT cdp_status cdp__dt_verdict(const cdp__dt_fault *f, cdp_status st) {
 CDP__DT cdp_status cdp__dt_tp_ahead(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y, cdp__dt_fault *fault) {
     cdp_status st = CDP_OK;
-    if (!tp->in_same) st = cdp_edge_forward(tp->in, x, tp->used);
+    if (!tp->in_same && !tp->of) st = cdp_edge_forward(tp->in, x, tp->used);
     if (st != CDP_OK) return st;
-    tp->gathered = true;
-    cdp__dt_fault_keep(fault,
-        cdp__dt_tp_make(tp, tp->in_same ? x : tp->used, w, bias, tp->out_same ? y : tp->made));
+    if (!tp->of) cdp__dt_tp_has(tp, x);
+    const void *used = tp->in_same ? x : cdp__dt_tp_gatherer(tp)->used;
+    cdp__dt_fault_keep(
+        fault, cdp__dt_tp_make(tp, used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
         cdp_box box;
@@ -369,7 +360,8 @@ CDP_API cdp_status cdp_tp_forward(
     cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_forward", x, w, "y", y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
     memset(&fault, 0, sizeof fault);
-    st = cdp__dt_tp_take(tp);
+    st = cdp__dt_tp_forward_order(tp, x);
+    if (st == CDP_OK) st = cdp__dt_tp_take(tp);
     if (st == CDP_OK) st = cdp__dt_tp_ahead(tp, x, w, bias, y, &fault);
     cdp__dt_tp_give(tp);
     return cdp__dt_verdict(&fault, st);
@@ -417,18 +409,21 @@ CDP__DT cdp_status cdp__dt_tp_bias(const cdp_tp *tp, const void *grad, void *gra
     return st;
 }
 
-/* Computes the gradient of x, and sends it through the input edge. */
+/* Computes the gradient of x, and sends it through the input edge; that of layers that share x is
+   summed before. */
 CDP__DT cdp_status cdp__dt_tp_input(
-    const cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
+    cdp_tp *tp, const void *w, const void *grad, void *grad_x, cdp__dt_fault *fault) {
     const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
-    const bool same = cdp_layout_same(&e->grad_in, &e->grad_out);
+    const cdp_tp *const g = cdp__dt_tp_gatherer(tp);
+    const bool same = !g->sum && cdp_layout_same(&e->grad_in, &e->grad_out);
+    void *const to = g->sum ? g->sum : same ? grad_x : tp->grad_used;
     cdp_box x, y;
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
     cdp__dt_fault_keep(fault,
-        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, false,
-            same ? grad_x : tp->grad_used));
-    return same ? CDP_OK : cdp_edge_backward(tp->in, tp->grad_used, grad_x);
+        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, g->summed > 0,
+            to));
+    return same || tp->of ? CDP_OK : cdp_edge_backward(tp->in, to, grad_x);
 }
 
 /* Runs all messages of the backward pass, and the computations between them. */
@@ -437,14 +432,16 @@ CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, con
     const void *grad = tp->out_same ? grad_y : tp->made;
     cdp_status st = CDP_OK;
     if (!tp->out_same) st = cdp_edge_backward(tp->out, grad_y, tp->made);
-    const bool gather = !tp->in_same && (tp->desc.gather_again || !tp->gathered);
-    if (st == CDP_OK && gather) st = cdp_edge_forward(tp->in, x, tp->used);
+    const cdp_tp *const g = cdp__dt_tp_gatherer(tp);
+    const bool again = (tp->desc.gather_again && !g->summed) || !g->gathered;
+    if (st == CDP_OK && again && !tp->in_same) st = cdp_edge_forward(tp->in, x, g->used);
     const bool weight = st == CDP_OK && grad_w;
-    if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : tp->used, grad, grad_w, fault);
+    if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : g->used, grad, grad_w, fault);
     const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;
     if (bias) st = cdp__dt_tp_bias(tp, grad, grad_bias);
     const bool input = !tp->desc.no_grad_x && !tp->desc.embedding;
     if (st == CDP_OK && input) st = cdp__dt_tp_input(tp, w, grad, grad_x, fault);
+    if (st == CDP_OK) cdp__dt_tp_ran_back(tp);
     return st;
 }
 
@@ -453,10 +450,12 @@ CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w, con
     cdp__dt_fault fault;
     cdp_status st = cdp__dt_tp_ready(tp, "cdp_tp_backward", x, w, "grad_y", grad_y);
     if (st != CDP_OK || tp->desc.mesh->me == CDP__DT_NONE) return st;
-    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding;
+    const bool wanted = !tp->desc.no_grad_x && !tp->desc.embedding && !tp->of;
     if (wanted && !grad_x && cdp__dt_local_bytes(&tp->l.x)) /* a rank without rows has no memory */
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_backward: grad_x is NULL; set .no_grad_x if it is not wanted");
+    st = cdp__dt_tp_backward_order(tp);
+    if (st != CDP_OK) return st;
     cdp__dt_counter *c = tp->root->counter;
     memset(&fault, 0, sizeof fault);
     if (c) ++c->backward;

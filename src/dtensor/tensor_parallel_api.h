@@ -21,7 +21,8 @@
    `input` and `output` say how x arrives and y leaves; messages are sent only where these differ
    from the table. COLUMN then ROW: one allreduce forward, one backward. With input S0 of the
    column layer and output S0 of the row layer (sequence parallel), each allreduce becomes an
-   allgather and a reduce_scatter of the same bytes, and what lies between holds 1/n of the rows. */
+   allgather and a reduce_scatter of the same bytes, and what lies between holds 1/n of the rows.
+   Column layers of one x (q, k, v; gate, up) need that once for all of them: see x_of below. */
 typedef enum cdp_tp_style {
     CDP_TP_COLUMN = 0, /* each rank computes some of the results */
     CDP_TP_ROW,        /* each rank has some of the inputs; results are summed */
@@ -36,6 +37,8 @@ typedef struct cdp_blas {
         uint64_t k, const void *a, const void *b, bool add, void *c);
     void *user;
 } cdp_blas;
+
+typedef struct cdp_tp cdp_tp;
 
 typedef struct cdp_tp_desc {
     cdp_mesh *mesh; /* of one dimension; cdp_mesh_sub() takes it from a larger mesh */
@@ -52,13 +55,17 @@ typedef struct cdp_tp_desc {
     bool gather_again; /* backward gathers x anew; else it uses what the last forward gathered */
     bool no_grad_x;    /* x needs no gradient: that of a first layer is not computed */
     /* COLUMN whose x is replicated: grad_x is what this rank adds to the gradient, not the sum over
-       the ranks. So layers that share x (q, k, v; gate, up) share its gather and that sum: add
-       their grad_x, then call the backward of the edge that made x, whose grad_in is PARTIAL */
+       the ranks: for an x that other computations share, too. Add what each of them adds, then
+       call the backward of the edge that made x, whose grad_in is PARTIAL */
     bool grad_x_partial;
+    /* COLUMN: the layer whose x this one has, too: q for k and v, gate for up (default: none). x is
+       gathered once for all of them, and one sum of their gradients is sent. Forward of x_of is
+       called before that of the others, with the same x, and its backward after theirs: it alone
+       writes grad_x. All members above are equal in these layers, except out_features, head and
+       output. x_of is destroyed last */
+    cdp_tp *x_of;
     cdp_blas blas;
 } cdp_tp_desc;
-
-typedef struct cdp_tp cdp_tp;
 
 /* What each array of a layer looks like. `used` and `made`: x and y around the product. */
 typedef struct cdp_tp_layouts {
@@ -73,19 +80,21 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp 
 CDP_API void cdp_tp_destroy(cdp_tp *tp);
 CDP_API const cdp_tp_layouts *cdp_tp_layouts_of(const cdp_tp *tp);
 
-/* The edge before or behind the product: what it costs, its layouts. */
+/* The edge before or behind the product: what it costs, its layouts. The one before belongs to all
+   layers that share x. */
 CDP_API cdp_edge *cdp_tp_edge(const cdp_tp *tp, bool behind);
 
 /* y = x w^T + bias, of local arrays that lie as cdp_tp_layouts_of() says; for tables x holds ids,
    and bias is not used. bias may be NULL. Where y is a sum, the bias is added once, after it.
-   Collective. Errors: INVALID (an array is NULL; an id is not in the table: the row is 0 then),
-   those of cdp_plan_run() and of gemm. */
+   Collective. Errors: INVALID (an array is NULL; an id is not in the table: the row is 0 then; x
+   is not that of x_of), STATE (x_of ran no forward, or was destroyed), those of cdp_plan_run() and
+   of gemm. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_forward(
     cdp_tp *tp, const void *x, const void *w, const void *bias, void *y);
 
-/* The gradients of the last forward. grad_x is written, unless no_grad_x is set; grad_w and
-   grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward. Collective.
-   Errors: as forward. */
+/* The gradients of the last forward. grad_x is written, unless no_grad_x or x_of is set; grad_w
+   and grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward.
+   Collective. Errors: as forward; STATE (layers that share x were called in another order). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w,
     const void *grad_y, void *grad_x, void *grad_w, void *grad_bias);
 

@@ -446,6 +446,7 @@ static void starved_run(cdp_group *g, void *arg) {
         .in_features = 6,
         .out_features = 12,
         .dtype = CDP_DTYPE_I64};
+    cdp_tp *of = NULL;
     bool done = false;
     (void)arg;
     for (int64_t at = 1; !done && T(at < 100); ++at) {
@@ -456,7 +457,13 @@ static void starved_run(cdp_group *g, void *arg) {
         T_EQ(done ? CDP_OK : CDP_ERR_NOMEM, st);
         counted.fail_at = 0;
         cdp_tp_destroy(tp);
+        if (done && !d.x_of && OK(cdp_tp_create(&d, &of))) { /* the same for one that shares x */
+            d.x_of = of;
+            done = false;
+            at = 0;
+        }
     }
+    cdp_tp_destroy(of);
     cdp_mesh_destroy(m);
 }
 
@@ -703,6 +710,289 @@ static void shared_gather_run(cdp_group *g, void *arg) {
 TEST(layers_share_a_gather_and_a_sum) {
     for (uint32_t n = 1; n <= 4; ++n)
         RUN(n, shared_gather_run, NULL);
+}
+
+/* ---- layers that share x: q, k and v; gate and up ---- */
+
+enum {
+    SHARERS = 3
+};
+
+typedef struct share_case {
+    const char *input;
+    bool again, no_grad_x;
+    uint64_t rows, in, head;
+    uint32_t layers;
+} share_case;
+
+typedef struct share_data {
+    layer_whole whole[SHARERS], piece[SHARERS];
+    int64_t x[1024], dx[1024];
+} share_data;
+
+/* The layers of a case: the first gathers x, the others have it. */
+static void share_layers(
+    cdp_mesh *m, const share_case *c, cdp_tp *tp[SHARERS], share_data *p, uint64_t *x_elements) {
+    static const uint64_t outs[SHARERS] = {6, 2, 10}; /* fewer heads than ranks, too */
+    const cdp_place input = place_of(c->input);
+    cdp_tp_desc d = {.mesh = m,
+        .rows = c->rows,
+        .in_features = c->in,
+        .head = c->head,
+        .dtype = CDP_DTYPE_I64,
+        .gather_again = c->again,
+        .no_grad_x = c->no_grad_x,
+        .input = c->input ? &input : NULL};
+    memset(p->dx, 0, sizeof p->dx);
+    for (uint32_t k = 0; k < c->layers; ++k) {
+        const layer_case one = {.rows = c->rows, .in = c->in, .out = outs[k]};
+        layer_alone(&one, &p->whole[k]);
+        d.out_features = outs[k];
+        if (!OK(cdp_tp_create(&d, &tp[k]))) abort();
+        d.x_of = tp[k]; /* the first one, or one that has x from there */
+        const cdp_tp_layouts *l = cdp_tp_layouts_of(tp[k]);
+        piece_of(&l->weight, p->whole[k].w, p->piece[k].w);
+        piece_of(&l->bias, p->whole[k].bias, p->piece[k].bias);
+        piece_of(&l->y, p->whole[k].dy, p->piece[k].dy);
+        for (uint64_t i = 0; i < c->rows * c->in; ++i)
+            p->dx[i] += p->whole[k].dx[i];
+    }
+    const cdp_layout *x = &cdp_tp_layouts_of(tp[0])->x;
+    cdp_layout x_of = *x;
+    if (input.kind == CDP_PLACE_PARTIAL) x_of.place[0].kind = CDP_PLACE_REPLICATE;
+    piece_of(&x_of, p->whole[0].x, p->x);
+    if (input.kind == CDP_PLACE_PARTIAL)
+        contribution_of(c->rows * c->in, cdp_rank(m->all->group), m->count, p->x);
+    *x_elements = cdp_layout_box(x, NULL, NULL);
+}
+
+static uint64_t calls_of(cdp_mesh *m, bool backward) {
+    const cdp_comm_count c = cdp_counts(m, "shared", backward);
+    uint64_t calls = 0;
+    for (uint32_t i = 0; i < CDP_COLL_COUNT; ++i)
+        calls += c.calls[i];
+    return calls;
+}
+
+/* Forward and backward of all of them, and how many operations they are. */
+static void share_pass(cdp_mesh *m, const share_case *c, cdp_tp *const tp[SHARERS], share_data *p,
+    const int64_t *x, int64_t *dx) {
+    const bool cut = m->count > 1 && c->input && c->input[0] != 'R';
+    cdp_counts_clear(m);
+    OK(cdp_count_begin(m, "shared"));
+    for (uint32_t k = 0; k < c->layers; ++k)
+        OK(cdp_tp_forward(tp[k], x, p->piece[k].w, p->piece[k].bias, p->piece[k].y));
+    T_EQ(cut, calls_of(m, false));
+    for (uint32_t k = c->layers; k-- > 0;)
+        OK(cdp_tp_backward(tp[k], x, p->piece[k].w, p->piece[k].dy, k ? NULL : dx, p->piece[k].dw,
+            p->piece[k].db));
+    T_EQ((cut && c->again) + (m->count > 1 && !c->no_grad_x), calls_of(m, true));
+    T_EQ(cut, calls_of(m, false));
+    cdp_count_end(m);
+}
+
+static void share_run(cdp_group *g, void *arg) {
+    const share_case *c = (const share_case *)arg;
+    cdp_mesh *m = line_of(g);
+    share_data *p = (share_data *)calloc(1, sizeof *p);
+    int64_t *dx = (int64_t *)calloc(1024, sizeof *dx);
+    cdp_tp *tp[SHARERS];
+    uint64_t n;
+    if (!p || !dx) abort();
+    share_layers(m, c, tp, p, &n);
+    cdp_layout dx_of = cdp_tp_layouts_of(tp[0])->x;
+    if (c->input && c->input[0] == 'P') dx_of.place[0].kind = CDP_PLACE_REPLICATE;
+    for (int64_t turn = 1; turn <= 3; ++turn) { /* sums do not stay for the next turn */
+        share_pass(m, c, tp, p, n ? p->x : NULL, n && !c->no_grad_x ? dx : NULL);
+        if (!c->no_grad_x) T(piece_is(&dx_of, p->dx, dx));
+        for (uint32_t k = 0; k < c->layers; ++k) {
+            const cdp_tp_layouts *l = cdp_tp_layouts_of(tp[k]);
+            T(piece_is(&l->y, p->whole[k].y, p->piece[k].y));
+            if (turn < 3) continue; /* gradients of parameters are added to */
+            for (uint64_t i = 0; i < 1024; ++i)
+                p->whole[k].dw[i] *= turn;
+            for (uint64_t i = 0; i < 64; ++i)
+                p->whole[k].db[i] *= turn;
+            T(piece_is(&l->weight, p->whole[k].dw, p->piece[k].dw));
+            T(piece_is(&l->bias, p->whole[k].db, p->piece[k].db));
+        }
+    }
+    for (uint32_t k = c->layers; k-- > 0;)
+        cdp_tp_destroy(tp[k]);
+    free(p);
+    free(dx);
+    cdp_mesh_destroy(m);
+}
+
+TEST(layers_that_share_x_equal_one_process) {
+    static const char *const inputs[] = {"S0", "P", "R", "S1", NULL};
+    uint32_t done = 0;
+    for (uint32_t n = 1; n <= 8; ++n)
+        for (uint32_t i = 0; i < 20 && !test__now.failed_checks; ++i) {
+            share_case c = {.input = inputs[i % 5],
+                .again = i % 2 != 0,
+                .no_grad_x = i % 7 == 6,
+                .rows = 1 + (i * 3 + n) % 11,
+                .in = 3 + i % 6,
+                .head = 1 + i % 2,
+                .layers = 2 + i / 10};
+            RUN(n, share_run, &c);
+            ++done;
+        }
+    printf("  %u sets of layers\n", done);
+}
+
+/* What a Llama block sends under sequence parallelism: q, k, v, o, gate, up, down. */
+static void llama_run(cdp_group *g, void *arg) {
+    enum {
+        ROWS = 8,
+        WIDTH = 6,
+        LAYERS = 7
+    };
+    static const uint64_t outs[LAYERS] = {6, 2, 2, 6, 12, 12, 6};
+    const bool first = *(const bool *)arg;
+    const cdp_place cut = {.kind = CDP_PLACE_SHARD};
+    cdp_mesh *m = line_of(g);
+    cdp_tp *tp[LAYERS];
+    int64_t x[ROWS * 12] = {1}, w[144] = {2}, y[ROWS * 12] = {3}, dx[ROWS * 12], dw[144];
+    for (uint32_t k = 0; k < LAYERS; ++k) {
+        const bool row = k == 3 || k == 6;
+        cdp_tp_desc d = {.mesh = m,
+            .style = row ? CDP_TP_ROW : CDP_TP_COLUMN,
+            .rows = ROWS,
+            .in_features = k == 6 ? 12 : WIDTH,
+            .out_features = outs[k],
+            .input = row ? NULL : &cut,
+            .output = row ? &cut : NULL,
+            .dtype = CDP_DTYPE_I64,
+            .no_grad_x = first && k < 3,
+            .x_of = k == 1 || k == 2 ? tp[0] : k == 5 ? tp[4] : NULL};
+        OK(cdp_tp_create(&d, &tp[k]));
+    }
+    OK(cdp_count_begin(m, "shared"));
+    for (uint32_t k = 0; k < LAYERS; ++k)
+        OK(cdp_tp_forward(tp[k], x, w, NULL, y));
+    for (uint32_t k = LAYERS; k-- > 0;)
+        OK(cdp_tp_backward(tp[k], x, w, y, dx, dw, NULL));
+    for (uint32_t back = 0; back < 2; ++back) {
+        const cdp_comm_count c = cdp_counts(m, "shared", back);
+        const uint64_t scatters = back && first ? 1 : 2, bytes = ROWS * WIDTH / 4 * 3 * 8;
+        T_EQ(2, c.calls[CDP_COLL_ALLGATHER]);
+        T_EQ(scatters, c.calls[CDP_COLL_REDUCE_SCATTER]);
+        T_EQ(2 + scatters, calls_of(m, back));
+        T_EQ(2 * bytes, c.bytes[CDP_COLL_ALLGATHER]);
+        T_EQ(scatters * bytes, c.bytes[CDP_COLL_REDUCE_SCATTER]);
+    }
+    cdp_count_end(m);
+    for (uint32_t k = LAYERS; k-- > 0;)
+        cdp_tp_destroy(tp[k]);
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_llama_block_gathers_twice_each_way) {
+    for (uint32_t i = 0; i < 2; ++i) {
+        bool first = i == 1; /* the block's x needs no gradient */
+        RUN(4, llama_run, &first);
+    }
+}
+
+/* Calls out of order are refused before anything is sent; those in order go on after them. */
+static void share_order_run(cdp_group *g, void *arg) {
+    const share_case c = {.input = "S0", .rows = 9, .in = 4, .head = 1, .layers = 3};
+    cdp_mesh *m = line_of(g);
+    share_data *p = (share_data *)calloc(1, sizeof *p);
+    int64_t *dx = (int64_t *)calloc(1024, sizeof *dx), w[64] = {0}, y[64];
+    cdp_tp *tp[SHARERS];
+    uint64_t n, calls = 0;
+    (void)arg;
+    if (!p || !dx) abort();
+    share_layers(m, &c, tp, p, &n);
+    REFUSED(CDP_ERR_STATE, "x_of has no x yet", cdp_tp_forward(tp[1], p->x, w, NULL, y));
+    share_pass(m, &c, tp, p, p->x, dx);
+    cdp_counts_clear(m);
+    OK(cdp_count_begin(m, "shared"));
+    REFUSED(CDP_ERR_INVALID, "pass the same array", cdp_tp_forward(tp[2], p->dx, w, NULL, y));
+    REFUSED(CDP_ERR_STATE, "0 of the 2 layers that share x ran",
+        cdp_tp_backward(tp[0], p->x, w, y, dx, NULL, NULL));
+    T_EQ(0, calls_of(m, true));
+    OK(cdp_tp_backward(tp[2], p->x, w, y, NULL, NULL, NULL));
+    REFUSED(CDP_ERR_STATE, "that of x_of is next",
+        cdp_tp_backward(tp[2], p->x, w, y, NULL, NULL, NULL));
+    REFUSED(CDP_ERR_STATE, "1 of the 2 layers that share x ran",
+        cdp_tp_backward(tp[0], p->x, w, y, dx, NULL, NULL));
+    share_pass(m, &c, tp, p, p->x, dx); /* forward of x_of begins anew */
+    T(piece_is(&cdp_tp_layouts_of(tp[0])->x, p->dx, dx));
+    if (cdp_rank(g) == 0) { /* a product fails on one rank, and no rank waits */
+        tp[1]->desc.blas.gemm = gemm_that_fails;
+        tp[1]->desc.blas.user = &calls;
+    }
+    const cdp_status want = cdp_rank(g) == 0 ? CDP_ERR_NOMEM : CDP_OK;
+    T_EQ(want, cdp_tp_backward(tp[1], p->x, w, y, NULL, p->piece[1].dw, NULL));
+    tp[1]->desc.blas.gemm = NULL;
+    cdp_tp_destroy(tp[2]); /* one fewer shares x */
+    OK(cdp_tp_backward(tp[0], p->x, w, y, dx, NULL, NULL));
+    cdp_tp_destroy(tp[0]); /* too early */
+    REFUSED(CDP_ERR_STATE, "x_of of this one was destroyed",
+        cdp_tp_backward(tp[1], p->x, w, y, NULL, NULL, NULL));
+    REFUSED(
+        CDP_ERR_STATE, "x_of of this one was destroyed", cdp_tp_forward(tp[1], p->x, w, NULL, y));
+    T(!cdp_tp_edge(tp[1], false));
+    cdp_tp_destroy(tp[1]);
+    T_EQ(CDP_OK, cdp_group_status(g));
+    cdp_count_end(m);
+    free(p);
+    free(dx);
+    cdp_mesh_destroy(m);
+}
+
+TEST(layers_that_share_x_run_in_order) {
+    RUN(3, share_order_run, NULL);
+}
+
+TEST(layers_that_cannot_share_x_are_refused) {
+    const cdp_place cut = {.kind = CDP_PLACE_SHARD};
+    cdp_mesh *m, *square;
+    cdp_tp *of, *tp;
+    paper_meshes(&m, &square);
+    cdp_tp_desc like = {.mesh = m, .rows = 4, .in_features = 4, .out_features = 4, .input = &cut};
+    OK(cdp_tp_create(&like, &of));
+    like.x_of = of;
+    OK(cdp_tp_create(&like, &tp)); /* on paper: layouts and costs */
+    T(cdp_tp_edge(tp, false) == cdp_tp_edge(of, false));
+    cdp_tp_destroy(tp);
+    cdp_tp_desc d = like;
+    d.rows = 5;
+    REFUSED(CDP_ERR_INVALID, "cdp_tp_create: rows differs", cdp_tp_create(&d, &tp));
+    d = like;
+    d.in_features = 3;
+    REFUSED(CDP_ERR_INVALID, "in_features differs", cdp_tp_create(&d, &tp));
+    d = like;
+    d.dtype = CDP_DTYPE_F64;
+    REFUSED(CDP_ERR_INVALID, "dtype differs", cdp_tp_create(&d, &tp));
+    d = like;
+    d.wire = CDP_DTYPE_BF16;
+    REFUSED(CDP_ERR_INVALID, "wire differs", cdp_tp_create(&d, &tp));
+    d = like;
+    d.gather_again = true;
+    REFUSED(CDP_ERR_INVALID, "gather_again differs", cdp_tp_create(&d, &tp));
+    d = like;
+    d.no_grad_x = true;
+    REFUSED(CDP_ERR_INVALID, "no_grad_x differs", cdp_tp_create(&d, &tp));
+    d = like;
+    d.input = NULL;
+    REFUSED(CDP_ERR_INVALID, "input differs", cdp_tp_create(&d, &tp));
+    d.grad_x_partial = true;
+    REFUSED(CDP_ERR_INVALID, "grad_x_partial differs", cdp_tp_create(&d, &tp));
+    d = like;
+    d.style = CDP_TP_ROW;
+    REFUSED(CDP_ERR_INVALID, "x_of is for COLUMN", cdp_tp_create(&d, &tp));
+    d.style = CDP_TP_COLUMN;
+    d.mesh = NULL;
+    REFUSED(CDP_ERR_INVALID, "desc.mesh is NULL", cdp_tp_create(&d, &tp));
+    cdp_tp_destroy(of);
+    REFUSED(CDP_ERR_STATE, "x_of was destroyed", cdp_tp_create(&like, &tp));
+    cdp_mesh_destroy(m);
+    cdp_mesh_destroy(square);
 }
 
 TEST(bad_layers_are_refused) {
@@ -1653,6 +1943,10 @@ int main(int argc, char **argv) {
         {"ranks_without_rows_take_part", ranks_without_rows_take_part, 20},
         {"layers_of_a_sum_equal_one_process", layers_of_a_sum_equal_one_process, 60},
         {"layers_share_a_gather_and_a_sum", layers_share_a_gather_and_a_sum, 30},
+        {"layers_that_share_x_equal_one_process", layers_that_share_x_equal_one_process, 60},
+        {"a_llama_block_gathers_twice_each_way", a_llama_block_gathers_twice_each_way, 20},
+        {"layers_that_share_x_run_in_order", layers_that_share_x_run_in_order, 20},
+        {"layers_that_cannot_share_x_are_refused", layers_that_cannot_share_x_are_refused, 10},
         {"bad_layers_are_refused", bad_layers_are_refused, 10},
         {"different_layers_are_told", different_layers_are_told, 60},
         {"a_bad_id_blocks_nobody", a_bad_id_blocks_nobody, 20},
