@@ -8327,6 +8327,13 @@ CDP__DT cdp_tp *cdp__dt_tp_gatherer(cdp_tp *tp) {
     return tp->of ? tp->of : tp;
 }
 
+/* Before memory is allocated, which may be that of a layer that was destroyed. */
+CDP__DT cdp_status cdp__dt_tp_has_gatherer(const cdp_tp_desc *d) {
+    if (!d->x_of || (!cdp__ended(d->x_of) && !d->x_of->lost)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0,
+        "cdp_tp_create: the layer desc.x_of, or the one that has its x, was destroyed");
+}
+
 /* The first member in which layers differ that want to share x; NULL: none. */
 CDP__DT const char *cdp__dt_tp_differs(const cdp_tp *a, const cdp_tp *b) {
     const cdp_tp_desc *d = &a->desc, *e = &b->desc;
@@ -8345,13 +8352,9 @@ CDP__DT const char *cdp__dt_tp_differs(const cdp_tp *a, const cdp_tp *b) {
 
 /* Finds the layer whose x this one shares, and the memory for the sum of their gradients. */
 CDP__DT cdp_status cdp__dt_tp_share(cdp_tp *tp) {
-    cdp_tp *of = tp->desc.x_of;
-    if (cdp__ended(of) || of->lost)
-        return cdp_error_set(
-            CDP_ERR_STATE, -1, 0, "cdp_tp_create: the layer desc.x_of was destroyed");
+    cdp_tp *const of = cdp__dt_tp_gatherer(tp->desc.x_of);
     if (tp->desc.style != CDP_TP_COLUMN || tp->desc.embedding)
         return cdp__dt_tp_wrong("x_of is for COLUMN without a table");
-    of = cdp__dt_tp_gatherer(of);
     const char *differs = cdp__dt_tp_differs(tp, of);
     if (differs)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -8396,7 +8399,8 @@ CDP__DT void cdp__dt_tp_part_from(cdp_tp *tp) {
 CDP__DT cdp_status cdp__dt_tp_not_alone(const cdp_tp *tp, const char *call) {
     if (!tp->lost) return CDP_OK;
     return cdp_error_set(CDP_ERR_STATE, -1, 0,
-        "%s: the layer x_of of this one was destroyed; destroy it after all that share its x", call);
+        "%s: the layer x_of of this one was destroyed; destroy it after all that share its x",
+        call);
 }
 
 /* A new turn: no gradient is summed. */
@@ -8548,8 +8552,7 @@ CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
     if (st == CDP_OK) st = cdp_layout_check(&l->y);
     if (st == CDP_OK) st = cdp_layout_check(&l->weight);
     if (st == CDP_OK && d->x_of) st = cdp__dt_tp_share(tp);
-    if (st == CDP_OK && !tp->of)
-        st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
+    if (st == CDP_OK && !tp->of) st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
     if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->made, &l->y, false, &tp->out);
     if (st != CDP_OK) return st;
     tp->in_same = cdp_layout_same(&l->x, &l->used);
@@ -8647,6 +8650,7 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     d = *desc;
     if (d.dtype == CDP_DTYPE_DEFAULT) d.dtype = CDP_DTYPE_F32;
     cdp_status st = cdp__dt_tp_check(&d);
+    if (st == CDP_OK) st = cdp__dt_tp_has_gatherer(&d);
     if (st != CDP_OK) return st;
     const cdp_os *os = d.mesh->root->os;
     cdp_tp *tp = (cdp_tp *)cdp__dt_alloc(os, sizeof *tp);
@@ -8759,8 +8763,7 @@ CDP__DT cdp_status cdp__dt_tp_ahead(
     if (st != CDP_OK) return st;
     if (!tp->of) cdp__dt_tp_has(tp, x);
     const void *used = tp->in_same ? x : cdp__dt_tp_gatherer(tp)->used;
-    cdp__dt_fault_keep(
-        fault, cdp__dt_tp_make(tp, used, w, bias, tp->out_same ? y : tp->made));
+    cdp__dt_fault_keep(fault, cdp__dt_tp_make(tp, used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
         cdp_box box;
@@ -8838,8 +8841,8 @@ CDP__DT cdp_status cdp__dt_tp_input(
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
     cdp__dt_fault_keep(fault,
-        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, g->summed > 0,
-            to));
+        cdp__dt_product(
+            tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, g->summed > 0, to));
     return same || tp->of ? CDP_OK : cdp_edge_backward(tp->in, to, grad_x);
 }
 

@@ -56,6 +56,13 @@ CDP__DT cdp_tp *cdp__dt_tp_gatherer(cdp_tp *tp) {
     return tp->of ? tp->of : tp;
 }
 
+/* Before memory is allocated, which may be that of a layer that was destroyed. */
+CDP__DT cdp_status cdp__dt_tp_has_gatherer(const cdp_tp_desc *d) {
+    if (!d->x_of || (!cdp__ended(d->x_of) && !d->x_of->lost)) return CDP_OK;
+    return cdp_error_set(CDP_ERR_STATE, -1, 0,
+        "cdp_tp_create: the layer desc.x_of, or the one that has its x, was destroyed");
+}
+
 /* The first member in which layers differ that want to share x; NULL: none. */
 CDP__DT const char *cdp__dt_tp_differs(const cdp_tp *a, const cdp_tp *b) {
     const cdp_tp_desc *d = &a->desc, *e = &b->desc;
@@ -74,13 +81,9 @@ CDP__DT const char *cdp__dt_tp_differs(const cdp_tp *a, const cdp_tp *b) {
 
 /* Finds the layer whose x this one shares, and the memory for the sum of their gradients. */
 CDP__DT cdp_status cdp__dt_tp_share(cdp_tp *tp) {
-    cdp_tp *of = tp->desc.x_of;
-    if (cdp__ended(of) || of->lost)
-        return cdp_error_set(
-            CDP_ERR_STATE, -1, 0, "cdp_tp_create: the layer desc.x_of was destroyed");
+    cdp_tp *const of = cdp__dt_tp_gatherer(tp->desc.x_of);
     if (tp->desc.style != CDP_TP_COLUMN || tp->desc.embedding)
         return cdp__dt_tp_wrong("x_of is for COLUMN without a table");
-    of = cdp__dt_tp_gatherer(of);
     const char *differs = cdp__dt_tp_differs(tp, of);
     if (differs)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -125,7 +128,8 @@ CDP__DT void cdp__dt_tp_part_from(cdp_tp *tp) {
 CDP__DT cdp_status cdp__dt_tp_not_alone(const cdp_tp *tp, const char *call) {
     if (!tp->lost) return CDP_OK;
     return cdp_error_set(CDP_ERR_STATE, -1, 0,
-        "%s: the layer x_of of this one was destroyed; destroy it after all that share its x", call);
+        "%s: the layer x_of of this one was destroyed; destroy it after all that share its x",
+        call);
 }
 
 /* A new turn: no gradient is summed. */

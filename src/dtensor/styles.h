@@ -131,8 +131,7 @@ CDP__DT cdp_status cdp__dt_tp_edges(cdp_tp *tp) {
     if (st == CDP_OK) st = cdp_layout_check(&l->y);
     if (st == CDP_OK) st = cdp_layout_check(&l->weight);
     if (st == CDP_OK && d->x_of) st = cdp__dt_tp_share(tp);
-    if (st == CDP_OK && !tp->of)
-        st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
+    if (st == CDP_OK && !tp->of) st = cdp__dt_tp_edge(tp, &l->x, &l->used, sum && n > 1, &tp->in);
     if (st == CDP_OK) st = cdp__dt_tp_edge(tp, &l->made, &l->y, false, &tp->out);
     if (st != CDP_OK) return st;
     tp->in_same = cdp_layout_same(&l->x, &l->used);
@@ -230,6 +229,7 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     d = *desc;
     if (d.dtype == CDP_DTYPE_DEFAULT) d.dtype = CDP_DTYPE_F32;
     cdp_status st = cdp__dt_tp_check(&d);
+    if (st == CDP_OK) st = cdp__dt_tp_has_gatherer(&d);
     if (st != CDP_OK) return st;
     const cdp_os *os = d.mesh->root->os;
     cdp_tp *tp = (cdp_tp *)cdp__dt_alloc(os, sizeof *tp);
@@ -342,8 +342,7 @@ CDP__DT cdp_status cdp__dt_tp_ahead(
     if (st != CDP_OK) return st;
     if (!tp->of) cdp__dt_tp_has(tp, x);
     const void *used = tp->in_same ? x : cdp__dt_tp_gatherer(tp)->used;
-    cdp__dt_fault_keep(
-        fault, cdp__dt_tp_make(tp, used, w, bias, tp->out_same ? y : tp->made));
+    cdp__dt_fault_keep(fault, cdp__dt_tp_make(tp, used, w, bias, tp->out_same ? y : tp->made));
     if (!tp->out_same) st = cdp_edge_forward(tp->out, tp->made, y);
     if (st == CDP_OK && bias && tp->desc.style == CDP_TP_ROW && !tp->desc.embedding) {
         cdp_box box;
@@ -421,8 +420,8 @@ CDP__DT cdp_status cdp__dt_tp_input(
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
     cdp__dt_fault_keep(fault,
-        cdp__dt_product(tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, g->summed > 0,
-            to));
+        cdp__dt_product(
+            tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, g->summed > 0, to));
     return same || tp->of ? CDP_OK : cdp_edge_backward(tp->in, to, grad_x);
 }
 

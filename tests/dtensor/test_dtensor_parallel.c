@@ -866,7 +866,9 @@ static void llama_run(cdp_group *g, void *arg) {
             .output = row ? &cut : NULL,
             .dtype = CDP_DTYPE_I64,
             .no_grad_x = first && k < 3,
-            .x_of = k == 1 || k == 2 ? tp[0] : k == 5 ? tp[4] : NULL};
+            .x_of = k == 1 || k == 2 ? tp[0]
+                : k == 5             ? tp[4]
+                                     : NULL};
         OK(cdp_tp_create(&d, &tp[k]));
     }
     OK(cdp_count_begin(m, "shared"));
@@ -990,7 +992,7 @@ TEST(layers_that_cannot_share_x_are_refused) {
     d.mesh = NULL;
     REFUSED(CDP_ERR_INVALID, "desc.mesh is NULL", cdp_tp_create(&d, &tp));
     cdp_tp_destroy(of);
-    REFUSED(CDP_ERR_STATE, "x_of was destroyed", cdp_tp_create(&like, &tp));
+    REFUSED(CDP_ERR_STATE, "has its x, was destroyed", cdp_tp_create(&like, &tp));
     cdp_mesh_destroy(m);
     cdp_mesh_destroy(square);
 }
