@@ -415,10 +415,11 @@ CDP__DT cdp_status cdp__dt_tp_input(
     const cdp_edge_desc *e = cdp_edge_desc_of(tp->in);
     const cdp_tp *const g = cdp__dt_tp_gatherer(tp);
     const bool same = !g->sum && cdp_layout_same(&e->grad_in, &e->grad_out);
-    void *const to = g->sum ? g->sum : same ? grad_x : tp->grad_used;
+    void *to = same ? grad_x : tp->grad_used;
     cdp_box x, y;
     (void)cdp_layout_box(&tp->l.used, NULL, &x);
     (void)cdp_layout_box(&tp->l.made, NULL, &y);
+    if (g->sum) to = g->sum;
     cdp__dt_fault_keep(fault,
         cdp__dt_product(
             tp, false, false, y.size[0], x.size[1], y.size[1], grad, w, g->summed > 0, to));

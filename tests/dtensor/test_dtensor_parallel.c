@@ -865,10 +865,9 @@ static void llama_run(cdp_group *g, void *arg) {
             .input = row ? NULL : &cut,
             .output = row ? &cut : NULL,
             .dtype = CDP_DTYPE_I64,
-            .no_grad_x = first && k < 3,
-            .x_of = k == 1 || k == 2 ? tp[0]
-                : k == 5             ? tp[4]
-                                     : NULL};
+            .no_grad_x = first && k < 3};
+        if (k == 1 || k == 2) d.x_of = tp[0];
+        if (k == 5) d.x_of = tp[4];
         OK(cdp_tp_create(&d, &tp[k]));
     }
     OK(cdp_count_begin(m, "shared"));
