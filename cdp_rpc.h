@@ -60,6 +60,7 @@
         let other ranks call my functions                  cdp_rpc_create, .functions
         call one and wait                                  cdp_rpc_call
         call several at once                               cdp_rpc_start, cdp_call_wait_all, _any
+        call one function on many ranks, or on all         cdp_rpc_call_many, cdp_rpc_start_many
         be told when a call has ended                      .done of cdp_call_desc
         run calls of one value one after the other         .in_order of cdp_call_desc
         start an operation of the group after a call       cdp_call_work
@@ -558,6 +559,34 @@ typedef struct cdp_rpc_record {
    They are always recorded. Returns how many; 0 if rpc or out is NULL. Any thread. */
 CDP_API uint32_t cdp_rpc_records(cdp_rpc *rpc, cdp_rpc_record *out, uint32_t max);
 
+/* ---- >>rpc/many_api: calls of one function on many ranks ------------------------------------- */
+
+/* Starts one call on each of `count` ranks: calls[i], of `count` that the program has, runs on
+   ranks[i]; ranks NULL: on rank i, so cdp_size(group) as count means all, this rank among them. All
+   are as cdp_rpc_start() makes them of the desc, with the same arguments; `to` is not used. Set
+   calls[i].into, each its own part of one array, to have the results side by side.
+   OK: every call ends, each with its own status. Their time begins now, for all of them. A rank
+   that has no room for its call (max_calls) keeps no call of another rank: this function waits for
+   room until the deadline, or ends that call with BUSY where a start would be BUSY. A call that
+   could not be started (a start would have failed) ends with that, `ran` is NO, and the text names
+   its rank; one on a rank that is lost ends with PEER_LOST.
+   `done` is called once for each call, also of those that could not be started; `release` once,
+   when no call uses the arguments any more.
+   Errors (nothing was started, and neither `done` nor `release` is called): INVALID (desc; `on` is
+   set; a rank that the group does not have), STATE (shut down; a call is under way or has a
+   result), NOMEM. Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_start_many(cdp_rpc *rpc, const cdp_call_desc *desc,
+    const uint32_t *ranks, uint32_t count, cdp_call *calls);
+/* Starts them and waits until all have ended. OK, or the first failure in the order of the list;
+   the last error names its rank. The results of the others are in their calls then. Errors as of
+   cdp_rpc_start_many() and cdp_rpc_call(). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call_many(cdp_rpc *rpc, const cdp_call_desc *desc,
+    const uint32_t *ranks, uint32_t count, cdp_call *calls);
+/* Waits until all have ended. OK, or the first failure in the order of the list. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_many(cdp_call *calls, uint32_t count);
+/* cdp_call_free() of each. NULL is allowed. */
+CDP_API void cdp_call_free_many(cdp_call *calls, uint32_t count);
+
 /* ---- >>rpc/references_api: values that live on another rank ---------------------------------- */
 
 /* This rank owns the value: one handle. `value` and `label` are copied. Errors: INVALID, NOMEM,
@@ -806,6 +835,14 @@ inline cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_cal
 }
 inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call *call) {
     return cdp_rpc_call(rpc, &desc, call);
+}
+inline cdp_status cdp_rpc_start_many(cdp_rpc *rpc, const cdp_call_desc &desc, const uint32_t *ranks,
+    uint32_t count, cdp_call *calls) {
+    return cdp_rpc_start_many(rpc, &desc, ranks, count, calls);
+}
+inline cdp_status cdp_rpc_call_many(cdp_rpc *rpc, const cdp_call_desc &desc, const uint32_t *ranks,
+    uint32_t count, cdp_call *calls) {
+    return cdp_rpc_call_many(rpc, &desc, ranks, count, calls);
 }
 inline cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_rref *out) {
     return cdp_rpc_remote(rpc, &desc, out);
@@ -3633,18 +3670,23 @@ CDP__PRIVATE void cdp__rpc_call_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     cdp__rpc_call_close(rpc, c);
 }
 
-CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
-    cdp__rpc_call *c = (cdp__rpc_call *)task;
+/* Tells the program that its call has ended; then it owns the call again. Takes the lock. */
+CDP__PRIVATE void cdp__rpc_tell(
+    cdp_rpc *rpc, cdp_call *call, void (*done)(void *user, cdp_call *call), void *user) {
     cdp__rpc_here *here = cdp__rpc_here_of();
-    cdp_call *call = c->done_call;
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
     here->done = call;
-    c->done(c->done_user, call);
-    if (CDP__RPC_PLANT(TOLD_TWICE)) c->done(c->done_user, call);
+    done(user, call);
+    if (CDP__RPC_PLANT(TOLD_TWICE)) done(user, call);
     cdp__rpc_lock(rpc);
-    c->done_call = NULL;
     if (here->done) cdp__rpc_publish(rpc, call);
     here->done = NULL;
+}
+
+CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_call *c = (cdp__rpc_call *)task;
+    cdp__rpc_tell(rpc, c->done_call, c->done, c->done_user);
+    c->done_call = NULL;
     cdp__rpc_call_over(rpc, c);
     cdp_lock_release(&rpc->lock);
 }
@@ -7077,17 +7119,26 @@ CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
     return s->nested && cdp__rpc_alone(rpc, s);
 }
 
-/* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
-CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside()
-        || !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth);
-    cdp_status st;
+/* What decides whether there is room for a call. */
+CDP__PRIVATE void cdp__rpc_start_measure(const cdp_rpc *rpc, cdp__rpc_starting *s) {
     s->bytes = cdp__rpc_args_bytes(&s->desc->args);
     s->nested = cdp__rpc_inside() >= 0;
     s->level =
         cdp__level_of(cdp__rpc_inside(), (s->flags & CDP__RPC_REMOTE) != 0, rpc->desc.max_depth);
+}
+
+/* False: a call that this thread starts is BUSY where it finds no room. */
+CDP__PRIVATE bool cdp__rpc_waits_for_room(const cdp_rpc *rpc) {
+    return !rpc->desc.fail_when_full && !cdp__rpc_here_of()->no_wait && !*cdp__inside()
+        && cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth);
+}
+
+/* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
+CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp_status st;
+    cdp__rpc_start_measure(rpc, s);
     if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
-    if (rpc->desc.fail_when_full || inside)
+    if (!cdp__rpc_waits_for_room(rpc))
         return cdp__rpc_set_room_error(rpc, s, CDP_ERR_BUSY, "wait for one of them");
     st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
@@ -7239,7 +7290,7 @@ CDP__PRIVATE void cdp__rpc_start_undo(
 CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp__rpc_call *c;
     cdp_status st, room;
-    cdp__rpc_start_time(rpc, s);
+    if (!s->start_ns) cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
     if (room == CDP_PENDING && !s->call)
         return cdp__rpc_set_room_error(
@@ -7337,21 +7388,29 @@ CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
     return CDP_OK;
 }
 
+/* Not OK: a function that starts a call must not wait for it here. */
+CDP__PRIVATE cdp_status cdp__rpc_may_wait_for_call(const cdp_rpc *rpc) {
+    const cdp_status st = cdp__rpc_may_wait();
+    if (st != CDP_OK || cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth)) return st;
+    return cdp__rpc_too_deep(rpc);
+}
+
+/* The call was not started, as the last error says. */
+CDP__PRIVATE void cdp__rpc_start_failed(cdp_call *call, cdp_status status) {
+    call->status = status;
+    call->ran = CDP_RAN_NO;
+    call->error = *cdp_last_error();
+}
+
 CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp_status st = CDP_ERR_INVALID;
     if (!cdp__rpc_gone(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
-    st = s->waits ? cdp__rpc_may_wait() : CDP_OK;
-    if (st == CDP_OK && s->waits && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
-        st = cdp__rpc_too_deep(rpc);
+    st = s->waits ? cdp__rpc_may_wait_for_call(rpc) : CDP_OK;
     if (st == CDP_OK) st = cdp__rpc_start_call(rpc, s);
-    if (st != CDP_OK) {
-        s->call->status = st;
-        s->call->ran = CDP_RAN_NO;
-        s->call->error = *cdp_last_error();
-    }
+    if (st != CDP_OK) cdp__rpc_start_failed(s->call, st);
     cdp__rpc_leave(rpc);
     return st == CDP_OK && s->waits ? cdp_call_wait(s->call) : st;
 }
@@ -7485,18 +7544,24 @@ CDP_API cdp_status cdp_call_test(cdp_call *call) {
     return over ? cdp__call_result(call) : CDP_PENDING;
 }
 
-CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
+/* Waits for each call of a list, or of an array. */
+CDP__PRIVATE cdp_status cdp__call_wait_each(
+    cdp_call *const *list, cdp_call *array, uint32_t count) {
     cdp_status first = CDP_OK, st;
     cdp_error e;
     uint32_t i;
-    if (count && !calls) return cdp__missing("cdp_call_wait_all", "calls");
     for (i = 0; i < count; ++i) {
-        st = cdp_call_wait(calls[i]);
+        st = cdp_call_wait(list ? list[i] : &array[i]);
         if (st == CDP_OK || first != CDP_OK) continue;
         first = st;
         e = *cdp_last_error();
     }
     return first == CDP_OK ? CDP_OK : cdp__error_again(first, &e);
+}
+
+CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
+    if (count && !calls) return cdp__missing("cdp_call_wait_all", "calls");
+    return cdp__call_wait_each(calls, NULL, count);
 }
 
 typedef struct cdp__calls {
@@ -7625,6 +7690,241 @@ CDP_API void cdp_call_free(cdp_call *call) {
     }
     cdp__free(rpc->os, (void *)(uintptr_t)call->priv[CDP__CALL_TENSORS]);
     memset(call, 0, sizeof *call);
+}
+
+/* ---- >>rpc/many: one function on many ranks -------------------------------------------------- */
+
+/* Knows: starts of calls, and waits for them. Promises: every call ends once, all by one deadline,
+   also those that could not be started; a rank without room keeps no call of another rank. */
+
+/* Calls that are started together. */
+typedef struct cdp__rpc_many {
+    cdp__rpc_task task; /* ends its use, in a callback */
+    const cdp_os *os;
+    cdp_rpc *rpc;
+    cdp_call_desc desc;     /* of the call that is started now */
+    cdp__rpc_starting like; /* what all have in common */
+    const uint32_t *ranks;
+    cdp_call *calls;
+    uint32_t count;
+    void (*release)(void *user); /* of the program */
+    void *release_user;
+    uint32_t uses;             /* the task, and each call that uses the memory of the arguments */
+    uint32_t waiting, *waits;  /* those that have no room yet */
+    uint32_t failures, *fails; /* those that were not started, and whose `done` was not called */
+} cdp__rpc_many;
+
+CDP__PRIVATE uint32_t cdp__rpc_many_rank(const cdp__rpc_many *m, uint32_t i) {
+    return m->ranks ? m->ranks[i] : i;
+}
+
+/* Runs in a callback. */
+CDP__PRIVATE void cdp__rpc_many_unuse(void *many) {
+    cdp__rpc_many *m = (cdp__rpc_many *)many;
+    if (cdp__atomic_sub_u32(&m->uses, 1, CDP__ACQ_REL)) return;
+    if (m->release) m->release(m->release_user);
+    cdp__free(m->os, m);
+}
+
+CDP__PRIVATE void cdp__rpc_many_end(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_many *m = (cdp__rpc_many *)task;
+    uint32_t i;
+    for (i = 0; i < m->failures; ++i) {
+        cdp__rpc_tell(rpc, &m->calls[m->fails[i]], m->desc.done, m->desc.user);
+        cdp_lock_release(&rpc->lock);
+    }
+    cdp__rpc_many_unuse(m);
+}
+
+/* Ends a call that was not started, as the last error says. */
+CDP__PRIVATE void cdp__rpc_many_failed(cdp__rpc_many *m, uint32_t i, const cdp_error *e) {
+    cdp_rpc *rpc = m->rpc;
+    cdp_call *call = &m->calls[i];
+    const uint32_t to = cdp__rpc_many_rank(m, i);
+    (void)cdp__fail_peer(e->status, cdp_world_rank_of(rpc->group, to), 0,
+        "it was not started on rank %u (%s): %s", to, rpc->peers[to].name, e->text);
+    call->status = e->status;
+    call->ran = CDP_RAN_NO;
+    call->error = *cdp_last_error();
+    call->priv[CDP__CALL_RPC] = (uint64_t)(uintptr_t)rpc;
+    call->priv[CDP__CALL_ID] = 0;
+    call->priv[CDP__CALL_STAGE] = CDP__CALL_UNDER_WAY;
+    if (m->desc.done)
+        m->fails[m->failures++] = i;
+    else
+        cdp__rpc_publish(rpc, call);
+}
+
+CDP__PRIVATE void cdp__rpc_many_start(cdp__rpc_many *m, uint32_t i) {
+    cdp__rpc_starting s = m->like;
+    cdp_error e;
+    m->desc.to = cdp__rpc_many_rank(m, i);
+    s.call = &m->calls[i];
+    if (m->release) (void)cdp__atomic_add_u32(&m->uses, 1, CDP__ACQ_REL);
+    if (cdp__rpc_start_call(m->rpc, &s) == CDP_OK) return;
+    e = *cdp_last_error();
+    if (m->release) (void)cdp__atomic_sub_u32(&m->uses, 1, CDP__ACQ_REL);
+    cdp__rpc_many_failed(m, i, &e);
+}
+
+/* True if the start of this call does not wait. */
+CDP__PRIVATE bool cdp__rpc_many_fits(cdp__rpc_many *m, uint32_t i) {
+    cdp__rpc_starting s = m->like;
+    s.to = cdp__rpc_many_rank(m, i);
+    return cdp__rpc_has_room(m->rpc, &s) || !cdp__rpc_waits_for_room(m->rpc);
+}
+
+CDP__PRIVATE bool cdp__rpc_many_room(cdp_rpc *rpc, void *arg) {
+    cdp__rpc_many *m = (cdp__rpc_many *)arg;
+    uint32_t k;
+    (void)rpc;
+    for (k = 0; k < m->waiting; ++k)
+        if (cdp__rpc_many_fits(m, m->waits[k])) return true;
+    return false;
+}
+
+/* Starts each call as soon as its rank has room. Lock held; released meanwhile. */
+CDP__PRIVATE void cdp__rpc_many_run(cdp__rpc_many *m) {
+    const uint64_t until = m->like.deadline_ns;
+    uint32_t i, k;
+    for (i = 0; i < m->count; ++i) {
+        if (cdp__rpc_many_fits(m, i))
+            cdp__rpc_many_start(m, i);
+        else
+            m->waits[m->waiting++] = i;
+    }
+    while (m->waiting) {
+        const uint32_t waiting = m->waiting;
+        cdp_status st;
+        cdp_error e;
+        cdp__rpc_leave(m->rpc); /* workers begin with what was started */
+        cdp__rpc_lock(m->rpc);
+        st = cdp__rpc_wait(m->rpc, cdp__rpc_many_room, m, until, until);
+        e = *cdp_last_error();
+        m->waiting = 0;
+        for (k = 0; k < waiting; ++k) {
+            i = m->waits[k];
+            if (st < 0)
+                cdp__rpc_many_failed(m, i, &e);
+            else if (st == CDP_OK && !cdp__rpc_many_fits(m, i))
+                m->waits[m->waiting++] = i;
+            else
+                cdp__rpc_many_start(m, i); /* after the deadline it ends there with TIMEOUT */
+        }
+    }
+}
+
+CDP__PRIVATE cdp__rpc_many *cdp__rpc_many_open(cdp_rpc *rpc, const cdp__rpc_starting *like,
+    const uint32_t *ranks, uint32_t count, cdp_call *calls) {
+    const uint64_t bytes = sizeof(cdp__rpc_many) + 2ull * count * sizeof(uint32_t);
+    cdp__rpc_many *m = (cdp__rpc_many *)cdp__alloc_zero(rpc->os, bytes);
+    if (!m) {
+        (void)cdp__fail_nomem("calls", bytes);
+        return NULL;
+    }
+    m->task.run = cdp__rpc_many_end;
+    m->os = rpc->os;
+    m->rpc = rpc;
+    m->desc = *like->desc;
+    m->release = m->desc.release;
+    m->release_user = m->desc.release_user;
+    if (m->release) m->desc.release = cdp__rpc_many_unuse;
+    m->desc.release_user = m;
+    m->like = *like;
+    m->like.desc = &m->desc;
+    m->ranks = ranks;
+    m->calls = calls;
+    m->count = count;
+    m->uses = 1;
+    m->waits = (uint32_t *)(void *)(m + 1);
+    m->fails = m->waits + count;
+    cdp__rpc_start_time(rpc, &m->like);
+    cdp__rpc_start_measure(rpc, &m->like);
+    return m;
+}
+
+/* What can be checked before any call is touched. */
+CDP__PRIVATE cdp_status cdp__rpc_many_check(cdp_rpc *rpc, const char *name,
+    const cdp_call_desc *desc, const uint32_t *ranks, uint32_t count) {
+    uint32_t i;
+    if (desc->on.rpc || desc->on.slot)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: on of the desc is a value of one rank; start a call for each value", name);
+    if (!ranks && count > rpc->ranks)
+        return cdp__fail(CDP_ERR_INVALID,
+            "%s: count is %u without a list of ranks; the group has ranks 0 to %u", name, count,
+            rpc->ranks - 1);
+    for (i = 0; ranks && i < count; ++i)
+        if (ranks[i] >= rpc->ranks)
+            return cdp__fail(CDP_ERR_INVALID, "%s: ranks[%u] is %u; the group has ranks 0 to %u",
+                name, i, ranks[i], rpc->ranks - 1);
+    return CDP_OK;
+}
+
+/* Starts them all, or none. Lock held; released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_many_begin(
+    cdp_rpc *rpc, cdp__rpc_starting *like, const uint32_t *ranks, uint32_t count, cdp_call *calls) {
+    cdp_call_desc first = *like->desc;
+    cdp__rpc_starting s = *like;
+    cdp__rpc_many *m;
+    cdp_status st = like->waits ? cdp__rpc_may_wait_for_call(rpc) : CDP_OK;
+    if (st != CDP_OK) return st;
+    first.to = ranks ? ranks[0] : 0;
+    s.desc = &first;
+    st = cdp__rpc_start_check(rpc, &s);
+    if (st != CDP_OK) return st;
+    m = cdp__rpc_many_open(rpc, like, ranks, count, calls);
+    if (!m) return CDP_ERR_NOMEM;
+    cdp__rpc_many_run(m);
+    cdp__rpc_add_task(rpc, &m->task);
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_many_named(const char *name, cdp_rpc *rpc,
+    const cdp_call_desc *desc, const uint32_t *ranks, uint32_t count, cdp_call *calls, bool waits) {
+    cdp__rpc_starting like;
+    cdp_status st;
+    uint32_t i;
+    if (!rpc) return cdp__missing(name, "rpc");
+    if (!desc) return cdp__missing(name, "desc");
+    if (count && !calls) return cdp__missing(name, "calls");
+    if (cdp__rpc_gone(rpc, name)) return CDP_ERR_INVALID;
+    st = cdp__rpc_many_check(rpc, name, desc, ranks, count);
+    for (i = 0; st == CDP_OK && i < count; ++i)
+        st = cdp__rpc_call_ready(name, &calls[i]);
+    if (st != CDP_OK || !count) return st;
+    memset(&like, 0, sizeof like);
+    like.name = name;
+    like.desc = desc;
+    like.waits = waits;
+    if (desc->one_way) like.flags |= CDP__RPC_ONE_WAY;
+    cdp__rpc_lock(rpc);
+    st = cdp__rpc_many_begin(rpc, &like, ranks, count, calls);
+    for (i = 0; st != CDP_OK && i < count; ++i)
+        cdp__rpc_start_failed(&calls[i], st);
+    cdp__rpc_leave(rpc);
+    return st == CDP_OK && waits ? cdp_call_wait_many(calls, count) : st;
+}
+
+CDP_API cdp_status cdp_rpc_start_many(cdp_rpc *rpc, const cdp_call_desc *desc,
+    const uint32_t *ranks, uint32_t count, cdp_call *calls) {
+    return cdp__rpc_many_named("cdp_rpc_start_many", rpc, desc, ranks, count, calls, false);
+}
+
+CDP_API cdp_status cdp_rpc_call_many(cdp_rpc *rpc, const cdp_call_desc *desc, const uint32_t *ranks,
+    uint32_t count, cdp_call *calls) {
+    return cdp__rpc_many_named("cdp_rpc_call_many", rpc, desc, ranks, count, calls, true);
+}
+
+CDP_API cdp_status cdp_call_wait_many(cdp_call *calls, uint32_t count) {
+    if (count && !calls) return cdp__missing("cdp_call_wait_many", "calls");
+    return cdp__call_wait_each(NULL, calls, count);
+}
+
+CDP_API void cdp_call_free_many(cdp_call *calls, uint32_t count) {
+    uint32_t i;
+    for (i = 0; calls && i < count; ++i)
+        cdp_call_free(&calls[i]);
 }
 
 /* ---- >>rpc/references: public functions for references --------------------------------------- */

@@ -1,6 +1,7 @@
 /*  12_actors.c - one agent and many observers: the agent answers all of them at once (a batch)
 
-    You learn: how a function answers a request later (CDP_RPC_LATER), without a waiting thread.
+    You learn: how a function answers a request later (CDP_RPC_LATER), without a waiting thread, and
+    how one function is called on many ranks (cdp_rpc_call_many).
 
         gcc -O2 examples/12_actors.c -o actors -pthread -lm
         cdprun -n 4 ./actors
@@ -80,24 +81,24 @@ static int play(cdp_rpc *rpc, uint32_t ranks) {
     agent a = {.observers = ranks - 1};
     const cdp_value value = {.data = &a};
     cdp_call calls[MOST];
+    uint32_t observers[MOST];
     cdp_rref self;
     bool right = true;
     memset(calls, 0, sizeof calls);
+    for (uint32_t i = 0; i < a.observers; ++i)
+        observers[i] = 1 + i;
     if (cdp_rref_create(rpc, &value, "agent", &self) != CDP_OK) return fail("agent");
-    for (uint32_t r = 1; r < ranks; ++r) {
-        const cdp_call_desc start = {.to = r,
-            .function = cdp_rpc_id("run_episode"),
-            .args = {.rrefs = &self, .rref_count = 1}};
-        if (cdp_rpc_start(rpc, &start, &calls[r]) != CDP_OK) return fail("run_episode");
-    }
-    for (uint32_t r = 1; r < ranks; ++r) {
+    const cdp_call_desc episode = {
+        .function = cdp_rpc_id("run_episode"), .args = {.rrefs = &self, .rref_count = 1}};
+    if (cdp_rpc_call_many(rpc, &episode, observers, a.observers, calls) != CDP_OK)
+        return fail("run_episode");
+    for (uint32_t i = 0; i < a.observers; ++i) {
         int64_t reward;
-        if (cdp_call_wait(&calls[r]) != CDP_OK) return fail("run_episode");
-        memcpy(&reward, calls[r].data, sizeof reward);
-        cdp_call_free(&calls[r]);
-        printf("observer %u: %d of %d steps at the goal\n", r, (int)reward, STEPS);
-        right = right && reward == STEPS - (10 * (int64_t)r - 1) + 1;
+        memcpy(&reward, calls[i].data, sizeof reward);
+        printf("observer %u: %d of %d steps at the goal\n", observers[i], (int)reward, STEPS);
+        right = right && reward == STEPS - (10 * (int64_t)observers[i] - 1) + 1;
     }
+    cdp_call_free_many(calls, a.observers);
     right = right && a.batches == STEPS && a.asked == STEPS * a.observers;
     printf("%u questions, answered in %u batches of %u: %s\n", a.asked, a.batches, a.observers,
         right ? "right" : "wrong");

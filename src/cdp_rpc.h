@@ -58,6 +58,7 @@
         let other ranks call my functions                  cdp_rpc_create, .functions
         call one and wait                                  cdp_rpc_call
         call several at once                               cdp_rpc_start, cdp_call_wait_all, _any
+        call one function on many ranks, or on all         cdp_rpc_call_many, cdp_rpc_start_many
         be told when a call has ended                      .done of cdp_call_desc
         run calls of one value one after the other         .in_order of cdp_call_desc
         start an operation of the group after a call       cdp_call_work
@@ -209,6 +210,7 @@ extern "C" {
 
 #include "rpc/worker_api.h"
 #include "rpc/calls_api.h"
+#include "rpc/many_api.h"
 #include "rpc/references_api.h"
 #include "rpc/handler_api.h"
 #include "rpc/gradients_api.h"
@@ -249,6 +251,7 @@ extern "C" {
 #include "rpc/records.h"
 #include "rpc/start.h"
 #include "rpc/call_waits.h"
+#include "rpc/many.h"
 #include "rpc/references.h"
 #include "rpc/replies.h"
 #include "rpc/gradients.h"

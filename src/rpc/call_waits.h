@@ -107,18 +107,24 @@ CDP_API cdp_status cdp_call_test(cdp_call *call) {
     return over ? cdp__call_result(call) : CDP_PENDING;
 }
 
-CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
+/* Waits for each call of a list, or of an array. */
+CDP__PRIVATE cdp_status cdp__call_wait_each(
+    cdp_call *const *list, cdp_call *array, uint32_t count) {
     cdp_status first = CDP_OK, st;
     cdp_error e;
     uint32_t i;
-    if (count && !calls) return cdp__missing("cdp_call_wait_all", "calls");
     for (i = 0; i < count; ++i) {
-        st = cdp_call_wait(calls[i]);
+        st = cdp_call_wait(list ? list[i] : &array[i]);
         if (st == CDP_OK || first != CDP_OK) continue;
         first = st;
         e = *cdp_last_error();
     }
     return first == CDP_OK ? CDP_OK : cdp__error_again(first, &e);
+}
+
+CDP_API cdp_status cdp_call_wait_all(cdp_call *const *calls, uint32_t count) {
+    if (count && !calls) return cdp__missing("cdp_call_wait_all", "calls");
+    return cdp__call_wait_each(calls, NULL, count);
 }
 
 typedef struct cdp__calls {

@@ -65,18 +65,23 @@ CDP__PRIVATE void cdp__rpc_call_over(cdp_rpc *rpc, cdp__rpc_call *c) {
     cdp__rpc_call_close(rpc, c);
 }
 
-CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
-    cdp__rpc_call *c = (cdp__rpc_call *)task;
+/* Tells the program that its call has ended; then it owns the call again. Takes the lock. */
+CDP__PRIVATE void cdp__rpc_tell(
+    cdp_rpc *rpc, cdp_call *call, void (*done)(void *user, cdp_call *call), void *user) {
     cdp__rpc_here *here = cdp__rpc_here_of();
-    cdp_call *call = c->done_call;
     if (call->status != CDP_OK) *cdp__error_slot() = call->error;
     here->done = call;
-    c->done(c->done_user, call);
-    if (CDP__RPC_PLANT(TOLD_TWICE)) c->done(c->done_user, call);
+    done(user, call);
+    if (CDP__RPC_PLANT(TOLD_TWICE)) done(user, call);
     cdp__rpc_lock(rpc);
-    c->done_call = NULL;
     if (here->done) cdp__rpc_publish(rpc, call);
     here->done = NULL;
+}
+
+CDP__PRIVATE void cdp__rpc_done(cdp_rpc *rpc, cdp__rpc_task *task) {
+    cdp__rpc_call *c = (cdp__rpc_call *)task;
+    cdp__rpc_tell(rpc, c->done_call, c->done, c->done_user);
+    c->done_call = NULL;
     cdp__rpc_call_over(rpc, c);
     cdp_lock_release(&rpc->lock);
 }

@@ -6,6 +6,7 @@
 #include "../base/status_api.h"
 #include "worker_api.h"
 #include "calls_api.h"
+#include "many_api.h"
 #include "references_api.h"
 #include "gradients_api.h"
 #include "optimizer_api.h"
@@ -20,6 +21,14 @@ inline cdp_status cdp_rpc_start(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_cal
 }
 inline cdp_status cdp_rpc_call(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_call *call) {
     return cdp_rpc_call(rpc, &desc, call);
+}
+inline cdp_status cdp_rpc_start_many(cdp_rpc *rpc, const cdp_call_desc &desc, const uint32_t *ranks,
+    uint32_t count, cdp_call *calls) {
+    return cdp_rpc_start_many(rpc, &desc, ranks, count, calls);
+}
+inline cdp_status cdp_rpc_call_many(cdp_rpc *rpc, const cdp_call_desc &desc, const uint32_t *ranks,
+    uint32_t count, cdp_call *calls) {
+    return cdp_rpc_call_many(rpc, &desc, ranks, count, calls);
 }
 inline cdp_status cdp_rpc_remote(cdp_rpc *rpc, const cdp_call_desc &desc, cdp_rref *out) {
     return cdp_rpc_remote(rpc, &desc, out);

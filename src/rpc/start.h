@@ -146,17 +146,26 @@ CDP__PRIVATE bool cdp__rpc_has_room(cdp_rpc *rpc, void *arg) {
     return s->nested && cdp__rpc_alone(rpc, s);
 }
 
-/* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
-CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
-    const bool inside = cdp__rpc_here_of()->no_wait || *cdp__inside()
-        || !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth);
-    cdp_status st;
+/* What decides whether there is room for a call. */
+CDP__PRIVATE void cdp__rpc_start_measure(const cdp_rpc *rpc, cdp__rpc_starting *s) {
     s->bytes = cdp__rpc_args_bytes(&s->desc->args);
     s->nested = cdp__rpc_inside() >= 0;
     s->level =
         cdp__level_of(cdp__rpc_inside(), (s->flags & CDP__RPC_REMOTE) != 0, rpc->desc.max_depth);
+}
+
+/* False: a call that this thread starts is BUSY where it finds no room. */
+CDP__PRIVATE bool cdp__rpc_waits_for_room(const cdp_rpc *rpc) {
+    return !rpc->desc.fail_when_full && !cdp__rpc_here_of()->no_wait && !*cdp__inside()
+        && cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth);
+}
+
+/* Waits until a call may be sent. PENDING: its time is over, and it was not sent. */
+CDP__PRIVATE cdp_status cdp__rpc_start_room(cdp_rpc *rpc, cdp__rpc_starting *s) {
+    cdp_status st;
+    cdp__rpc_start_measure(rpc, s);
     if (cdp__rpc_has_room(rpc, s)) return CDP_OK;
-    if (rpc->desc.fail_when_full || inside)
+    if (!cdp__rpc_waits_for_room(rpc))
         return cdp__rpc_set_room_error(rpc, s, CDP_ERR_BUSY, "wait for one of them");
     st = cdp__rpc_wait(rpc, cdp__rpc_has_room, s, s->deadline_ns, s->deadline_ns);
     if (st != CDP_OK) return st;
@@ -308,7 +317,7 @@ CDP__PRIVATE void cdp__rpc_start_undo(
 CDP__PRIVATE cdp_status cdp__rpc_start_checked(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp__rpc_call *c;
     cdp_status st, room;
-    cdp__rpc_start_time(rpc, s);
+    if (!s->start_ns) cdp__rpc_start_time(rpc, s);
     room = cdp__rpc_start_room(rpc, s);
     if (room == CDP_PENDING && !s->call)
         return cdp__rpc_set_room_error(
@@ -406,21 +415,29 @@ CDP__PRIVATE cdp_status cdp__rpc_call_ready(const char *name, cdp_call *call) {
     return CDP_OK;
 }
 
+/* Not OK: a function that starts a call must not wait for it here. */
+CDP__PRIVATE cdp_status cdp__rpc_may_wait_for_call(const cdp_rpc *rpc) {
+    const cdp_status st = cdp__rpc_may_wait();
+    if (st != CDP_OK || cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth)) return st;
+    return cdp__rpc_too_deep(rpc);
+}
+
+/* The call was not started, as the last error says. */
+CDP__PRIVATE void cdp__rpc_start_failed(cdp_call *call, cdp_status status) {
+    call->status = status;
+    call->ran = CDP_RAN_NO;
+    call->error = *cdp_last_error();
+}
+
 CDP__PRIVATE cdp_status cdp__rpc_start_any(cdp_rpc *rpc, cdp__rpc_starting *s) {
     cdp_status st = CDP_ERR_INVALID;
     if (!cdp__rpc_gone(rpc, s->name)) st = cdp__rpc_call_ready(s->name, s->call);
     if (st != CDP_OK) return st;
     if (s->desc->one_way) s->flags |= CDP__RPC_ONE_WAY;
     cdp__rpc_lock(rpc);
-    st = s->waits ? cdp__rpc_may_wait() : CDP_OK;
-    if (st == CDP_OK && s->waits && !cdp__level_waits(cdp__rpc_inside(), rpc->desc.max_depth))
-        st = cdp__rpc_too_deep(rpc);
+    st = s->waits ? cdp__rpc_may_wait_for_call(rpc) : CDP_OK;
     if (st == CDP_OK) st = cdp__rpc_start_call(rpc, s);
-    if (st != CDP_OK) {
-        s->call->status = st;
-        s->call->ran = CDP_RAN_NO;
-        s->call->error = *cdp_last_error();
-    }
+    if (st != CDP_OK) cdp__rpc_start_failed(s->call, st);
     cdp__rpc_leave(rpc);
     return st == CDP_OK && s->waits ? cdp_call_wait(s->call) : st;
 }
