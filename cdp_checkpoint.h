@@ -4452,6 +4452,36 @@ CDP__PRIVATE bool cdp__ck_torch_block(
     return cdp__ck_add_block(t, &b);
 }
 
+/* Whether two boxes that are not empty share an element. */
+CDP__PRIVATE bool cdp__ck_boxes_meet(const cdp_box *a, const cdp_box *b, uint32_t ndim) {
+    uint32_t d;
+    for (d = 0; d < ndim; ++d)
+        if (a->start[d] >= b->start[d] + b->size[d] || b->start[d] >= a->start[d] + a->size[d])
+            return false;
+    return true;
+}
+
+/* Blocks that have as many elements as their tensor are all of it if none overlaps another. In the
+   order of rows, in which they mostly are, few are compared. */
+CDP__PRIVATE bool cdp__ck_torch_apart(cdp__ck_table *t, const cdp__ck_entry *e) {
+    const cdp__ck_block *const all = t->blocks + e->first_block;
+    uint64_t from = 0, edge = 0, end = 0, i, k; /* blocks before `from` end at row `edge` */
+    for (i = 0; e->ndim && i < e->blocks; ++i) {
+        const cdp_box *const box = &all[i].box;
+        if (!all[i].bytes) continue;
+        if (box->start[0] < edge) from = edge = 0;
+        if (box->start[0] >= end) {
+            from = i;
+            edge = box->start[0];
+        }
+        end = cdp__max(end, box->start[0] + box->size[0]);
+        for (k = from; k < i; ++k)
+            if (all[k].bytes && cdp__ck_boxes_meet(&all[k].box, box, e->ndim))
+                return cdp__ck_bad(t, "blocks of a tensor overlap");
+    }
+    return true;
+}
+
 /* Takes what there is of a tensor. */
 CDP__PRIVATE bool cdp__ck_torch_tensor(cdp__ck_table *t, const cdp__tree *state, cdp__ck_entry *e) {
     const cdp__tree *const properties =
@@ -4472,7 +4502,8 @@ CDP__PRIVATE bool cdp__ck_torch_tensor(cdp__ck_table *t, const cdp__tree *state,
     e->blocks = blocks->count;
     for (i = 0; i < blocks->count; ++i)
         if (!cdp__ck_torch_block(t, &blocks->items[i], e, &left)) return false;
-    return !left || cdp__ck_bad(t, "the blocks of a tensor are not all of it");
+    if (left) return cdp__ck_bad(t, "the blocks of a tensor are not all of it");
+    return cdp__ck_torch_apart(t, e);
 }
 
 /* Adds an entry: a tensor, or bytes, whose length is not known yet. */
@@ -4609,8 +4640,12 @@ CDP__PRIVATE bool cdp__ck_read_metadata(cdp__ck_table *t, const void *data, uint
     entries = cdp__tree_get(state, "state_dict_metadata");
     if (ok && (!entries || entries->kind != CDP__TREE_DICT))
         ok = cdp__ck_unknown(t, "it is not the Metadata of torch.distributed.checkpoint");
-    for (i = 0; ok && i + 1 < entries->as.box->count; i += 2)
+    for (i = 0; ok && i + 1 < entries->as.box->count; i += 2) {
         ok = cdp__ck_torch_entry(t, &entries->as.box->items[i], &entries->as.box->items[i + 1]);
+        /* one list of blocks in many tensors would need the square of the memory of the file */
+        if (ok && t->block_count > bytes)
+            ok = cdp__ck_bad(t, "a list of blocks is repeated too often");
+    }
     ok = ok && cdp__ck_index(t, &twice)
         && cdp__ck_torch_places(t, cdp__tree_get(state, "storage_data"));
     cdp__tree_close(&r);
@@ -5034,26 +5069,44 @@ CDP__PRIVATE int32_t cdp__ck_read_bytes(
     return 0;
 }
 
-/* Where a stretch of a tensor begins and ends. */
-CDP__PRIVATE void cdp__ck_span(const cdp__ck_piece *p, uint64_t *begin, uint64_t *end) {
-    const cdp__ck_run last = cdp__ck_run_at(p, p->count - 1, p->count);
-    *begin = cdp__ck_run_at(p, 0, p->count).at;
-    *end = last.at + last.count;
+/* Where elements `first` to `last` of a piece begin and end in the tensor. */
+CDP__PRIVATE void cdp__ck_span(const cdp__ck_piece *p, uint64_t first, uint64_t last,
+    uint64_t *begin, uint64_t *end) {
+    const cdp__ck_run r = cdp__ck_run_at(p, last - 1, last);
+    *begin = cdp__ck_run_at(p, first, last).at;
+    *end = r.at + r.count;
+}
+
+/* The first place of a piece whose run ends behind element `at` of the tensor. */
+CDP__PRIVATE uint64_t cdp__ck_place_behind(const cdp__ck_piece *p, uint64_t at) {
+    uint64_t from = 0, to = p->count;
+    while (from < to) {
+        const uint64_t half = from + (to - from) / 2;
+        const cdp__ck_run r = cdp__ck_run_at(p, half, p->count);
+        if (r.at + r.count > at)
+            to = half;
+        else
+            from = half + 1;
+    }
+    return from;
 }
 
 /* Reads what a block has of elements `first` to `last` of a piece: both have runs in the order of
    the tensor. Adds to *have how many these were. */
 CDP__PRIVATE int32_t cdp__ck_read_block(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_block *b, const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to,
+    cdp__ck_block *b, const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to,
     cdp__ck_got *got, void *user, uint64_t *have) {
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
     const cdp__ck_piece q = cdp__ck_piece_in(e, &b->box);
-    uint64_t mine = first, theirs = 0, span[4];
+    uint64_t mine = first, theirs, span[4];
     int32_t err = 0;
     if (!q.count) return 0;
-    cdp__ck_span(p, &span[0], &span[1]);
-    cdp__ck_span(&q, &span[2], &span[3]);
+    cdp__ck_span(p, first, last, &span[0], &span[1]);
+    cdp__ck_span(&q, 0, q.count, &span[2], &span[3]);
     if (span[0] >= span[3] || span[2] >= span[1]) return 0;
+    theirs = cdp__ck_place_behind(&q, span[0]);
+    if (b->archive) err = cdp__ck_reader_fd(r, b->file);
+    if (!err && b->archive) err = cdp__ck_torch_open(&r->disk, &r->t, e, b, r->fd);
     while (!err && mine < last && theirs < q.count) {
         const cdp__ck_run x = cdp__ck_run_at(p, mine, last);
         const cdp__ck_run y = cdp__ck_run_at(&q, theirs, q.count);
@@ -5081,10 +5134,7 @@ CDP__PRIVATE int32_t cdp__ck_read_blocks(cdp_ckpt_reader *r, const cdp__ck_entry
     int32_t err = 0;
     for (i = 0; !err && i < e->blocks; ++i) {
         cdp__ck_block *const b = &r->t.blocks[e->first_block + i];
-        if (!b->bytes) continue;
-        if (b->archive) err = cdp__ck_reader_fd(r, b->file);
-        if (!err && b->archive) err = cdp__ck_torch_open(&r->disk, &r->t, e, b, r->fd);
-        if (!err) err = cdp__ck_read_block(r, e, b, p, first, last, to, got, user, &have);
+        if (b->bytes) err = cdp__ck_read_block(r, e, b, p, first, last, to, got, user, &have);
     }
     return err || have == last - first ? err : EBADMSG;
 }
@@ -5096,6 +5146,7 @@ CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry 
     uint8_t *const data = (uint8_t *)to;
     uint64_t place = first, next = 0;
     int32_t err;
+    r->t.why = NULL; /* of an earlier error */
     if (first >= last) return 0;
     if (e->blocks) return cdp__ck_read_blocks(r, e, p, first, last, data, got, user);
     err = cdp__ck_reader_fd(r, e->file);

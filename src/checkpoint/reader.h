@@ -351,26 +351,44 @@ CDP__PRIVATE int32_t cdp__ck_read_bytes(
     return 0;
 }
 
-/* Where a stretch of a tensor begins and ends. */
-CDP__PRIVATE void cdp__ck_span(const cdp__ck_piece *p, uint64_t *begin, uint64_t *end) {
-    const cdp__ck_run last = cdp__ck_run_at(p, p->count - 1, p->count);
-    *begin = cdp__ck_run_at(p, 0, p->count).at;
-    *end = last.at + last.count;
+/* Where elements `first` to `last` of a piece begin and end in the tensor. */
+CDP__PRIVATE void cdp__ck_span(const cdp__ck_piece *p, uint64_t first, uint64_t last,
+    uint64_t *begin, uint64_t *end) {
+    const cdp__ck_run r = cdp__ck_run_at(p, last - 1, last);
+    *begin = cdp__ck_run_at(p, first, last).at;
+    *end = r.at + r.count;
+}
+
+/* The first place of a piece whose run ends behind element `at` of the tensor. */
+CDP__PRIVATE uint64_t cdp__ck_place_behind(const cdp__ck_piece *p, uint64_t at) {
+    uint64_t from = 0, to = p->count;
+    while (from < to) {
+        const uint64_t half = from + (to - from) / 2;
+        const cdp__ck_run r = cdp__ck_run_at(p, half, p->count);
+        if (r.at + r.count > at)
+            to = half;
+        else
+            from = half + 1;
+    }
+    return from;
 }
 
 /* Reads what a block has of elements `first` to `last` of a piece: both have runs in the order of
    the tensor. Adds to *have how many these were. */
 CDP__PRIVATE int32_t cdp__ck_read_block(cdp_ckpt_reader *r, const cdp__ck_entry *e,
-    const cdp__ck_block *b, const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to,
+    cdp__ck_block *b, const cdp__ck_piece *p, uint64_t first, uint64_t last, uint8_t *to,
     cdp__ck_got *got, void *user, uint64_t *have) {
     const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes, most = CDP__CK_AT_ONCE / elem;
     const cdp__ck_piece q = cdp__ck_piece_in(e, &b->box);
-    uint64_t mine = first, theirs = 0, span[4];
+    uint64_t mine = first, theirs, span[4];
     int32_t err = 0;
     if (!q.count) return 0;
-    cdp__ck_span(p, &span[0], &span[1]);
-    cdp__ck_span(&q, &span[2], &span[3]);
+    cdp__ck_span(p, first, last, &span[0], &span[1]);
+    cdp__ck_span(&q, 0, q.count, &span[2], &span[3]);
     if (span[0] >= span[3] || span[2] >= span[1]) return 0;
+    theirs = cdp__ck_place_behind(&q, span[0]);
+    if (b->archive) err = cdp__ck_reader_fd(r, b->file);
+    if (!err && b->archive) err = cdp__ck_torch_open(&r->disk, &r->t, e, b, r->fd);
     while (!err && mine < last && theirs < q.count) {
         const cdp__ck_run x = cdp__ck_run_at(p, mine, last);
         const cdp__ck_run y = cdp__ck_run_at(&q, theirs, q.count);
@@ -398,10 +416,7 @@ CDP__PRIVATE int32_t cdp__ck_read_blocks(cdp_ckpt_reader *r, const cdp__ck_entry
     int32_t err = 0;
     for (i = 0; !err && i < e->blocks; ++i) {
         cdp__ck_block *const b = &r->t.blocks[e->first_block + i];
-        if (!b->bytes) continue;
-        if (b->archive) err = cdp__ck_reader_fd(r, b->file);
-        if (!err && b->archive) err = cdp__ck_torch_open(&r->disk, &r->t, e, b, r->fd);
-        if (!err) err = cdp__ck_read_block(r, e, b, p, first, last, to, got, user, &have);
+        if (b->bytes) err = cdp__ck_read_block(r, e, b, p, first, last, to, got, user, &have);
     }
     return err || have == last - first ? err : EBADMSG;
 }
@@ -413,6 +428,7 @@ CDP__PRIVATE int32_t cdp__ck_read_piece(cdp_ckpt_reader *r, const cdp__ck_entry 
     uint8_t *const data = (uint8_t *)to;
     uint64_t place = first, next = 0;
     int32_t err;
+    r->t.why = NULL; /* of an earlier error */
     if (first >= last) return 0;
     if (e->blocks) return cdp__ck_read_blocks(r, e, p, first, last, data, got, user);
     err = cdp__ck_reader_fd(r, e->file);

@@ -147,6 +147,36 @@ CDP__PRIVATE bool cdp__ck_torch_block(
     return cdp__ck_add_block(t, &b);
 }
 
+/* Whether two boxes that are not empty share an element. */
+CDP__PRIVATE bool cdp__ck_boxes_meet(const cdp_box *a, const cdp_box *b, uint32_t ndim) {
+    uint32_t d;
+    for (d = 0; d < ndim; ++d)
+        if (a->start[d] >= b->start[d] + b->size[d] || b->start[d] >= a->start[d] + a->size[d])
+            return false;
+    return true;
+}
+
+/* Blocks that have as many elements as their tensor are all of it if none overlaps another. In the
+   order of rows, in which they mostly are, few are compared. */
+CDP__PRIVATE bool cdp__ck_torch_apart(cdp__ck_table *t, const cdp__ck_entry *e) {
+    const cdp__ck_block *const all = t->blocks + e->first_block;
+    uint64_t from = 0, edge = 0, end = 0, i, k; /* blocks before `from` end at row `edge` */
+    for (i = 0; e->ndim && i < e->blocks; ++i) {
+        const cdp_box *const box = &all[i].box;
+        if (!all[i].bytes) continue;
+        if (box->start[0] < edge) from = edge = 0;
+        if (box->start[0] >= end) {
+            from = i;
+            edge = box->start[0];
+        }
+        end = cdp__max(end, box->start[0] + box->size[0]);
+        for (k = from; k < i; ++k)
+            if (all[k].bytes && cdp__ck_boxes_meet(&all[k].box, box, e->ndim))
+                return cdp__ck_bad(t, "blocks of a tensor overlap");
+    }
+    return true;
+}
+
 /* Takes what there is of a tensor. */
 CDP__PRIVATE bool cdp__ck_torch_tensor(cdp__ck_table *t, const cdp__tree *state, cdp__ck_entry *e) {
     const cdp__tree *const properties =
@@ -167,7 +197,8 @@ CDP__PRIVATE bool cdp__ck_torch_tensor(cdp__ck_table *t, const cdp__tree *state,
     e->blocks = blocks->count;
     for (i = 0; i < blocks->count; ++i)
         if (!cdp__ck_torch_block(t, &blocks->items[i], e, &left)) return false;
-    return !left || cdp__ck_bad(t, "the blocks of a tensor are not all of it");
+    if (left) return cdp__ck_bad(t, "the blocks of a tensor are not all of it");
+    return cdp__ck_torch_apart(t, e);
 }
 
 /* Adds an entry: a tensor, or bytes, whose length is not known yet. */
@@ -304,8 +335,12 @@ CDP__PRIVATE bool cdp__ck_read_metadata(cdp__ck_table *t, const void *data, uint
     entries = cdp__tree_get(state, "state_dict_metadata");
     if (ok && (!entries || entries->kind != CDP__TREE_DICT))
         ok = cdp__ck_unknown(t, "it is not the Metadata of torch.distributed.checkpoint");
-    for (i = 0; ok && i + 1 < entries->as.box->count; i += 2)
+    for (i = 0; ok && i + 1 < entries->as.box->count; i += 2) {
         ok = cdp__ck_torch_entry(t, &entries->as.box->items[i], &entries->as.box->items[i + 1]);
+        /* one list of blocks in many tensors would need the square of the memory of the file */
+        if (ok && t->block_count > bytes)
+            ok = cdp__ck_bad(t, "a list of blocks is repeated too often");
+    }
     ok = ok && cdp__ck_index(t, &twice)
         && cdp__ck_torch_places(t, cdp__tree_get(state, "storage_data"));
     cdp__tree_close(&r);

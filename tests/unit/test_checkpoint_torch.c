@@ -1,12 +1,14 @@
 /*  test_checkpoint_torch.c - folders as torch.distributed.checkpoint writes them, read without it:
     blocks in archives, loaded in any layout; what is damaged, or not known here. That PyTorch's own
-    files are read is tests/interop/test_checkpoint.sh */
+    files are read is tests/interop/test_checkpoint_torch.sh */
 #define CDP_IMPLEMENTATION
 #include "cdp_tcp.h"
 #include "cdp_checkpoint.h"
 
 #include "said.h"
 #include "ranks.h"
+
+#include <sys/stat.h>
 
 /* ---- a writer of pickles and archives ---- */
 
@@ -69,7 +71,8 @@ typedef struct sample {
     const char *dtype, *storage, *rebuild;
     uint64_t step, first; /* stride of a row (0: right), place in the storage */
     const char *order;
-    uint32_t lacks;   /* 1: a block has no place, 2: blocks leave a gap, 3: transformed */
+    uint32_t lacks;   /* 1: a block has no place, 2: blocks leave a gap, 3: transformed, 4: blocks
+                         overlap, and have as many elements as the tensor */
     uint32_t packed;  /* member that is compressed, from 1 on */
     int64_t cut;      /* bytes that the archive is shorter */
     const char *file; /* its name */
@@ -89,6 +92,9 @@ static void block_of(const sample *s, uint32_t i, uint64_t start[2], uint64_t si
     size[1] = COLUMNS;
     start[s->columns] = from;
     size[s->columns] = to - from;
+    if (s->lacks != 4) return;
+    start[s->columns] = s->blocks == 3 ? (uint64_t)(i ? 5 - 2 * i : 0) : 0; /* 0, 3, 1 */
+    if (s->blocks == 3) size[0] = i ? 2 : 3;
 }
 
 static void pickle_of(const sample *s, const uint64_t size[2], bytes *b) {
@@ -355,6 +361,9 @@ TEST(what_is_damaged_or_not_known_is_named) {
     } rows[] = {
         {{.blocks = 2, .lacks = 1}, CDP_ERR_IO, "a block of a tensor is in no file"},
         {{.blocks = 2, .lacks = 2}, CDP_ERR_IO, "the blocks of a tensor are not all of it"},
+        {{.blocks = 2, .lacks = 4}, CDP_ERR_IO, "blocks of a tensor overlap"},
+        {{.blocks = 3, .lacks = 4}, CDP_ERR_IO, "blocks of a tensor overlap"},
+        {{.blocks = 2, .lacks = 4, .columns = true}, CDP_ERR_IO, "blocks of a tensor overlap"},
         {{.blocks = 1, .lacks = 3}, CDP_ERR_UNSUPPORTED, "transform_descriptors"},
         {{.blocks = 1, .dtype = "complex32"}, CDP_ERR_UNSUPPORTED, "a dtype that is not known"},
         {{.blocks = 1, .dtype = "float64"}, CDP_ERR_MISMATCH, "f64[7,5] in the files"},
@@ -377,6 +386,90 @@ TEST(what_is_damaged_or_not_known_is_named) {
         run_ranks(2, NULL, 0, load_ranks, &l);
         if (test__now.failed_checks) printf("  row %u\n", i);
     }
+    folder_gone();
+}
+
+/* One list of blocks in many tensors: memory that grows with the square of the file. */
+TEST(a_list_of_blocks_is_not_repeated_at_will) {
+    static const uint64_t none[2] = {0, 0}, shape[2] = {0, COLUMNS};
+    static bytes about;
+    cdp_ckpt_reader *r;
+    about.n = 0;
+    folder_new();
+    put_text(&about, "\x80\x04");
+    pk_object(&about, "metadata\nMetadata");
+    pk_name(&about, "state_dict_metadata");
+    put_text(&about, "}(");
+    for (uint32_t i = 0; i < 150; ++i) {
+        char name[16];
+        snprintf(name, sizeof name, "t%u", i);
+        pk_name(&about, name);
+        pk_object(&about, "metadata\nTensorStorageMetadata");
+        pk_name(&about, "properties");
+        put_text(&about,
+            "ctorch.distributed.checkpoint.metadata\nTensorProperties\n)\x81(ctorch\n"
+            "float32\nN\x89N\x89tb");
+        pk_name(&about, "size");
+        pk_size(&about, shape, 2);
+        pk_name(&about, "chunks");
+        if (i == 0) { /* 1: the list, whose items are 0 */
+            put_text(&about, "](");
+            pk_object(&about, "metadata\nChunkStorageMetadata");
+            pk_name(&about, "offsets");
+            pk_size(&about, none, 2);
+            pk_name(&about, "sizes");
+            pk_size(&about, shape, 2);
+            put(&about, "ubq\0", 4);
+            for (uint32_t k = 0; k < 999; ++k)
+                put(&about, "h\0", 2);
+            put(&about, "eq\1", 3);
+        } else
+            put(&about, "h\1", 2);
+        put_text(&about, "ub");
+    }
+    put_text(&about, "u");
+    pk_name(&about, "storage_data");
+    put_text(&about, "}ub.");
+    file_put(".metadata", &about);
+    REFUSED(CDP_ERR_IO, "a list of blocks is repeated too often", cdp_ckpt_open(folder, NULL, &r));
+    folder_gone();
+}
+
+/* A file that has only the first archive: what lies there is read. */
+TEST(only_archives_of_what_is_read_are_opened) {
+    const sample s = {.blocks = 3};
+    const cdp_box first = {.size = {1, COLUMNS}}, last = {.start = {6, 0}, .size = {1, COLUMNS}};
+    float out[COLUMNS];
+    cdp_ckpt_reader *r;
+    char path[400];
+    folder_new();
+    write_sample(&s);
+    snprintf(path, sizeof path, "%s/__0_0.distcp", folder);
+    struct stat info;
+    if (stat(path, &info) != 0 || truncate(path, info.st_size / 2) != 0) abort();
+    OK(cdp_ckpt_open(folder, NULL, &r));
+    const uint32_t at = cdp_ckpt_find(r, "net.w");
+    OK(cdp_ckpt_read(r, at, &first, out));
+    T(out[4] == value(0, 4));
+    REFUSED(CDP_ERR_IO, "cannot read", cdp_ckpt_read(r, at, &last, out));
+    cdp_ckpt_close(r);
+    folder_gone();
+}
+
+TEST(an_error_says_nothing_of_an_earlier_one) {
+    const sample s = {.blocks = 1, .packed = 3};
+    float out[ROWS * COLUMNS];
+    cdp_ckpt_reader *r;
+    char path[400];
+    folder_new();
+    write_sample(&s);
+    snprintf(path, sizeof path, "%s/__0_0.distcp", folder);
+    OK(cdp_ckpt_open(folder, NULL, &r));
+    REFUSED(CDP_ERR_IO, "compressed", cdp_ckpt_read(r, cdp_ckpt_find(r, "net.w"), NULL, out));
+    if (truncate(path, 2) != 0) abort();
+    REFUSED(CDP_ERR_IO, "cannot read", cdp_ckpt_read(r, cdp_ckpt_find(r, "step"), NULL, out));
+    T(!strstr(cdp_last_error()->text, "compressed"));
+    cdp_ckpt_close(r);
     folder_gone();
 }
 
@@ -422,6 +515,9 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"blocks_are_loaded_in_any_layout", blocks_are_loaded_in_any_layout, 120},
         {"what_is_damaged_or_not_known_is_named", what_is_damaged_or_not_known_is_named, 60},
+        {"a_list_of_blocks_is_not_repeated_at_will", a_list_of_blocks_is_not_repeated_at_will, 20},
+        {"only_archives_of_what_is_read_are_opened", only_archives_of_what_is_read_are_opened, 20},
+        {"an_error_says_nothing_of_an_earlier_one", an_error_says_nothing_of_an_earlier_one, 20},
         {"damaged_bytes_end_in_an_error", damaged_bytes_end_in_an_error, 120},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
