@@ -220,6 +220,19 @@ static bool merge_sums(cdp_ckpt_reader *r) {
     return true;
 }
 
+/* Whether safetensors has the dtypes of all tensors; else says which it lacks. */
+static bool merge_fits(const cdp_ckpt_reader *r) {
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
+        const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+        char word[16];
+        if (e.blob || cdp__ck_dtype_word(e.dtype, word)) continue;
+        fprintf(stderr, "checkpoint: '%s' is %s, which files of safetensors cannot have\n", e.name,
+            cdp_dtype_name(e.dtype));
+        return false;
+    }
+    return true;
+}
+
 /* Writes the header of a file that has all tensors. */
 static bool merge_header(const cdp_ckpt_reader *r, FILE *f) {
     cdp__ck_table one = r->t; /* with the same texts */
@@ -286,6 +299,10 @@ static int merge(const char *path, const char *to) {
               : "checkpoint: %s cannot be made\n",
             to);
         if (f) fclose(f);
+        cdp_ckpt_close(r);
+        return 1;
+    }
+    if (!merge_fits(r)) {
         cdp_ckpt_close(r);
         return 1;
     }

@@ -44,6 +44,17 @@ fi
 "$CHECKPOINT" merge "$work/run" "$work/no/such.safetensors" > "$work/out" 2> "$work/err"
 check "a folder that is not there is an error" $? 1
 
+# What PyTorch has written: a tensor z of complex numbers, without elements
+mkdir "$work/torch"
+printf '%b' '\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}(U\x13state_dict_metadata}(U\x01z' \
+    'ctorch.distributed.checkpoint.metadata\nTensorStorageMetadata\n)\x81}(U\x0aproperties' \
+    'ctorch.distributed.checkpoint.metadata\nTensorProperties\n)\x81(ctorch\ncomplex64\ntbU\x04size(K\x00tU\x06chunks]ubu' \
+    'U\x0cstorage_data}ub.' > "$work/torch/.metadata"
+"$CHECKPOINT" merge "$work/torch" "$work/complex.safetensors" > "$work/out" 2> "$work/err"
+check "complex numbers, which the format lacks, are refused" $? 1
+has "by name" "$work/err" "'z' is cf32, which files of safetensors cannot have"
+check "and nothing is written" "$(find "$work" -name 'complex*')" ''
+
 model=$(find "$work/run" -name 'model-*.safetensors')
 printf 'x' | dd of="$model" bs=1 seek=4200 conv=notrunc 2> "$work/err"
 "$CHECKPOINT" merge "$work/run" "$work/bad.safetensors" > "$work/out" 2> "$work/err"
