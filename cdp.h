@@ -19238,6 +19238,7 @@ CDP__PRIVATE cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, 
     }
     memcpy(own, world, count * sizeof *own);
     d.world_size = count;
+    d.logger.level = parent->desc.logger.level;
     for (d.rank = 0; own[d.rank] != parent->w->rank; ++d.rank) {
     }
     g = cdp__group_make(parent->w, &d, channel, own);
@@ -19254,18 +19255,18 @@ CDP__PRIVATE cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, 
     return g;
 }
 
-/* The settings of a new group: those of its parent, but for what `own` has. *chosen gets rows where
+/* Puts what `own` has in place of settings of the parent, which *d has. *chosen gets rows where
    its algorithms are not chosen as those of its parent; the caller frees them. */
 CDP__PRIVATE cdp_status cdp__group_settings(
     const cdp_group *parent, const cdp_group_desc *own, cdp_group_desc *d, cdp__choosing *chosen) {
     cdp_group_desc mine;
     cdp_status st;
     memset(chosen, 0, sizeof *chosen);
-    *d = parent->desc;
     if (!own) return CDP_OK;
     if (own->rank || own->world_size || own->hub || own->transport || own->spin_us || own->no_spin
         || own->no_thread || own->dump_path || own->stage_bytes || own->window_bytes || own->waits
-        || own->os || own->logger.func || own->logger.level)
+        || own->os || own->logger.func || own->logger.level || own->logger.lines_per_second
+        || own->logger.level_at)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_new_with: own has a member that groups of one world share; set timeout_ms, "
             "small_bytes, piece_bytes, expose_bytes, reproducible, choices, records, max_pending "
@@ -19329,6 +19330,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__group_new(cdp_group *parent, const uint32
     if (st == CDP_OK && !out) st = cdp__missing(call, "out");
     if (st == CDP_OK) st = cdp__group_list_check(parent, ranks, count, call);
     if (st != CDP_OK) return st;
+    cdp__enter(parent); /* cdp_group_set_log_level() writes to it */
+    d = parent->desc;
+    cdp__leave(parent);
     st = cdp__group_settings(parent, own, &d, &chosen);
     if (st != CDP_OK) {
         cdp__free(parent->os, (void *)(uintptr_t)chosen.rows);
@@ -19441,12 +19445,13 @@ CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
 }
 
 CDP_API cdp_status cdp_group_alloc(cdp_group *g, uint64_t bytes, void **out) {
-    const cdp_transport *t = g ? &g->w->transport : NULL;
+    const cdp_transport *t;
     cdp_status st;
     if (!out) return cdp__missing("cdp_group_alloc", "out");
     *out = NULL;
     st = cdp__alive(g, "cdp_group_alloc");
     if (st != CDP_OK) return st;
+    t = &g->w->transport;
     cdp__enter(g);
     if (t->memory.alloc) *out = t->memory.alloc(t->self, bytes);
     cdp__leave(g);
@@ -23395,7 +23400,7 @@ CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
 
 /* ---- >>ddp/log: lines of a ddp at INFO: its settings, and statistics of steps ---------------- */
 
-/* Knows: statistics, the log of a group. Promises: where no line is wanted, a step costs one
+/* Knows: statistics, the log of a group. Promises: without log_steps, a step costs one
    comparison. */
 
 #ifndef CDP_NO_DDP
@@ -23410,7 +23415,6 @@ CDP__PRIVATE void cdp__ddp_log_step(cdp_ddp *d) {
 #else
 CDP__PRIVATE CDP__COLD void cdp__ddp_log_made(cdp_ddp *d) {
     const cdp_ddp_desc *const s = &d->desc;
-    if (!cdp__log_wants(&d->group->desc.logger, CDP_LOG_INFO)) return;
     cdp__enter(d->group);
     cdp__group_log(d->group, CDP_LOG_INFO,
         "ddp %u%s%s: %u parameters of %llu bytes in %s memory, %u buckets (limits %llu, then %llu "
@@ -23426,7 +23430,6 @@ CDP__PRIVATE CDP__COLD void cdp__ddp_log_made(cdp_ddp *d) {
 
 CDP__PRIVATE CDP__COLD void cdp__ddp_log_stats(cdp_ddp *d) {
     const cdp_ddp_stats *const s = &d->stats;
-    if (!cdp__log_wants(&d->group->desc.logger, CDP_LOG_INFO)) return;
     cdp__enter(d->group);
     cdp__group_log(d->group, CDP_LOG_INFO,
         "ddp %u%s%s: step %llu: forward %llu us, backward %llu us, operations %llu us, of which "

@@ -1,6 +1,6 @@
 /* ddp/log.h - lines of a ddp at INFO: its settings, and statistics of steps
 
-   Knows: statistics, the log of a group. Promises: where no line is wanted, a step costs one
+   Knows: statistics, the log of a group. Promises: without log_steps, a step costs one
    comparison. */
 #ifndef CDP_SRC_DDP_LOG_H
 #define CDP_SRC_DDP_LOG_H
@@ -28,7 +28,6 @@ CDP__PRIVATE void cdp__ddp_log_step(cdp_ddp *d) {
 #else
 CDP__PRIVATE CDP__COLD void cdp__ddp_log_made(cdp_ddp *d) {
     const cdp_ddp_desc *const s = &d->desc;
-    if (!cdp__log_wants(&d->group->desc.logger, CDP_LOG_INFO)) return;
     cdp__enter(d->group);
     cdp__group_log(d->group, CDP_LOG_INFO,
         "ddp %u%s%s: %u parameters of %llu bytes in %s memory, %u buckets (limits %llu, then %llu "
@@ -44,7 +43,6 @@ CDP__PRIVATE CDP__COLD void cdp__ddp_log_made(cdp_ddp *d) {
 
 CDP__PRIVATE CDP__COLD void cdp__ddp_log_stats(cdp_ddp *d) {
     const cdp_ddp_stats *const s = &d->stats;
-    if (!cdp__log_wants(&d->group->desc.logger, CDP_LOG_INFO)) return;
     cdp__enter(d->group);
     cdp__group_log(d->group, CDP_LOG_INFO,
         "ddp %u%s%s: step %llu: forward %llu us, backward %llu us, operations %llu us, of which "

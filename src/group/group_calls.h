@@ -51,12 +51,13 @@ CDP__PRIVATE cdp_status cdp__group_report(cdp_group *g) {
 }
 
 CDP_API cdp_status cdp_group_alloc(cdp_group *g, uint64_t bytes, void **out) {
-    const cdp_transport *t = g ? &g->w->transport : NULL;
+    const cdp_transport *t;
     cdp_status st;
     if (!out) return cdp__missing("cdp_group_alloc", "out");
     *out = NULL;
     st = cdp__alive(g, "cdp_group_alloc");
     if (st != CDP_OK) return st;
+    t = &g->w->transport;
     cdp__enter(g);
     if (t->memory.alloc) *out = t->memory.alloc(t->self, bytes);
     cdp__leave(g);

@@ -76,6 +76,7 @@ CDP__PRIVATE cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, 
     }
     memcpy(own, world, count * sizeof *own);
     d.world_size = count;
+    d.logger.level = parent->desc.logger.level;
     for (d.rank = 0; own[d.rank] != parent->w->rank; ++d.rank) {
     }
     g = cdp__group_make(parent->w, &d, channel, own);
@@ -92,18 +93,18 @@ CDP__PRIVATE cdp_group *cdp__group_of(cdp_group *parent, const uint32_t *world, 
     return g;
 }
 
-/* The settings of a new group: those of its parent, but for what `own` has. *chosen gets rows where
+/* Puts what `own` has in place of settings of the parent, which *d has. *chosen gets rows where
    its algorithms are not chosen as those of its parent; the caller frees them. */
 CDP__PRIVATE cdp_status cdp__group_settings(
     const cdp_group *parent, const cdp_group_desc *own, cdp_group_desc *d, cdp__choosing *chosen) {
     cdp_group_desc mine;
     cdp_status st;
     memset(chosen, 0, sizeof *chosen);
-    *d = parent->desc;
     if (!own) return CDP_OK;
     if (own->rank || own->world_size || own->hub || own->transport || own->spin_us || own->no_spin
         || own->no_thread || own->dump_path || own->stage_bytes || own->window_bytes || own->waits
-        || own->os || own->logger.func || own->logger.level)
+        || own->os || own->logger.func || own->logger.level || own->logger.lines_per_second
+        || own->logger.level_at)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_new_with: own has a member that groups of one world share; set timeout_ms, "
             "small_bytes, piece_bytes, expose_bytes, reproducible, choices, records, max_pending "
@@ -167,6 +168,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__group_new(cdp_group *parent, const uint32
     if (st == CDP_OK && !out) st = cdp__missing(call, "out");
     if (st == CDP_OK) st = cdp__group_list_check(parent, ranks, count, call);
     if (st != CDP_OK) return st;
+    cdp__enter(parent); /* cdp_group_set_log_level() writes to it */
+    d = parent->desc;
+    cdp__leave(parent);
     st = cdp__group_settings(parent, own, &d, &chosen);
     if (st != CDP_OK) {
         cdp__free(parent->os, (void *)(uintptr_t)chosen.rows);

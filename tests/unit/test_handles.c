@@ -354,6 +354,7 @@ TEST(a_destroyed_ddp_is_refused) {
 
 TEST(a_destroyed_group_is_refused) {
     float x = 1;
+    void *memory = &x;
     cdp_ddp_desc d;
     cdp_ddp *ddp;
     cdp_mesh_desc md;
@@ -367,6 +368,8 @@ TEST(a_destroyed_group_is_refused) {
     cdp_group_destroy(g);
     GONE(cdp_allreduce(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM));
     GONE(cdp_group_status(g));
+    GONE(cdp_group_alloc(g, 8, &memory));
+    T(!memory);
     T(cdp_size(g) == 0 && cdp_rank(g) == 0 && !cdp_group_desc_of(g));
     T(cdp_world_rank_of(g, 0) == UINT32_MAX);
     p.data = &x;

@@ -759,8 +759,10 @@ TEST(a_group_has_settings_of_its_own) {
 TEST(settings_that_a_world_shares_are_refused) {
     const cdp_choice odd = {.kind = CDP_COLL_ALLREDUCE, .algorithm = "by post"};
     cdp_group *g = group_of_one(counted_os()), *part = g;
+    static uint32_t level;
     const cdp_group_desc shared[] = {{.spin_us = 1}, {.no_thread = true}, {.world_size = 1},
-        {.dump_path = "x"}, {.logger.level = CDP_LOG_INFO}};
+        {.dump_path = "x"}, {.logger.level = CDP_LOG_INFO}, {.logger.lines_per_second = 1},
+        {.logger.level_at = &level}};
     const cdp_group_desc wrong = {.choices = &odd, .choice_count = 1};
     const uint32_t own = 0;
     uint32_t i;
