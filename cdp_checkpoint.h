@@ -5070,8 +5070,8 @@ CDP__PRIVATE int32_t cdp__ck_read_bytes(
 }
 
 /* Where elements `first` to `last` of a piece begin and end in the tensor. */
-CDP__PRIVATE void cdp__ck_span(const cdp__ck_piece *p, uint64_t first, uint64_t last,
-    uint64_t *begin, uint64_t *end) {
+CDP__PRIVATE void cdp__ck_span(
+    const cdp__ck_piece *p, uint64_t first, uint64_t last, uint64_t *begin, uint64_t *end) {
     const cdp__ck_run r = cdp__ck_run_at(p, last - 1, last);
     *begin = cdp__ck_run_at(p, first, last).at;
     *end = r.at + r.count;

@@ -93,8 +93,10 @@ static void block_of(const sample *s, uint32_t i, uint64_t start[2], uint64_t si
     start[s->columns] = from;
     size[s->columns] = to - from;
     if (s->lacks != 4) return;
-    start[s->columns] = s->blocks == 3 ? (uint64_t)(i ? 5 - 2 * i : 0) : 0; /* 0, 3, 1 */
-    if (s->blocks == 3) size[0] = i ? 2 : 3;
+    start[s->columns] = 0;
+    if (s->blocks < 3) return;
+    start[0] = i ? 5 - 2 * i : 0; /* 0, 3, 1 */
+    size[0] = i ? 2 : 3;
 }
 
 static void pickle_of(const sample *s, const uint64_t size[2], bytes *b) {
