@@ -23400,7 +23400,8 @@ CDP__PRIVATE cdp_real cdp__ddp_divisor(const cdp_ddp *d) {
 
 /* ---- >>ddp/log: lines of a ddp at INFO: its settings, and statistics of steps ---------------- */
 
-/* Knows: statistics, the log of a group. Promises: without log_steps, a step costs one comparison. */
+/* Knows: statistics, the log of a group. Promises: without log_steps, a
+   step costs one comparison. */
 
 #ifndef CDP_NO_DDP
 

@@ -1,6 +1,7 @@
 /* ddp/log.h - lines of a ddp at INFO: its settings, and statistics of steps
 
-   Knows: statistics, the log of a group. Promises: without log_steps, a step costs one comparison. */
+   Knows: statistics, the log of a group. Promises: without log_steps, a
+   step costs one comparison. */
 #ifndef CDP_SRC_DDP_LOG_H
 #define CDP_SRC_DDP_LOG_H
 
