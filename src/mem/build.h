@@ -58,9 +58,9 @@ CDP__PRIVATE void cdp__mem_raw_counts(const cdp_mem *m, bool no_events, cdp__mem
     r->record_count = no_events || !l->ring.room ? 0 : cdp__mem_ring_count(&l->ring);
     r->span_count = cdp__mem_now(&m->tally.segment) + m->externals;
     r->part_count = m->part_count + m->externals;
-    r->row_count = l->what ? l->depot.rows_used : 0;
-    r->word_count = l->what ? l->depot.words_used : 0;
-    r->site_count = l->what ? cdp__min(l->sites.used + 1ull, CDP__MEM_SITES) : 0;
+    r->row_count = l->memory ? l->depot.rows_used : 0;
+    r->word_count = l->memory ? l->depot.words_used : 0;
+    r->site_count = l->memory ? cdp__min(l->sites.used + 1ull, CDP__MEM_SITES) : 0;
     r->label_count = l->labels.used;
 }
 

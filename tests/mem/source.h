@@ -243,6 +243,24 @@ TEST_API uint64_t listed_count(const cdp_mem *m) {
     return n;
 }
 
+/* Bytes and blocks of labels are those of the blocks that carry them. */
+TEST_API bool labels_right(const cdp_mem *m) {
+    const cdp__mem_labels *const l = &m->log.labels;
+    uint64_t bytes = l->bytes, blocks = l->blocks, left = l->bytes;
+    for (const cdp__mem_span *s = m->spans; s; s = s->next)
+        for (const cdp__mem_part *p = s->first; p; p = p->next) {
+            if (!p->label) continue;
+            if (p->state == CDP_MEM_INACTIVE || l->at[p->label - 1].bytes < p->size) return false;
+            bytes -= p->size;
+            --blocks;
+        }
+    for (uint32_t i = 0; i < l->used; ++i) {
+        if (l->at[i].peak < l->at[i].bytes) return false;
+        left -= l->at[i].bytes;
+    }
+    return !bytes && !blocks && !left;
+}
+
 /* What is wrong with an allocator; NULL: nothing. */
 TEST_API const char *mem_wrong(const cdp_mem *m) {
     sums allocated = {{0}, {0}}, active = {{0}, {0}}, split = {{0}, {0}}, held = {{0}, {0}},
@@ -297,6 +315,7 @@ TEST_API const char *mem_wrong(const cdp_mem *m) {
         return "statistics of segments are wrong";
     if (!sums_equal(&asked, NULL, stats.requested_bytes))
         return "statistics of requested bytes are wrong";
+    if (!labels_right(m)) return "the bytes of labels are wrong";
     return NULL;
 }
 

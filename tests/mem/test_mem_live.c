@@ -335,7 +335,8 @@ TEST(a_line_of_json_per_step) {
 typedef struct seen {
     uint32_t calls;
     uint64_t level, now;
-    void *give_back; /* what the function frees */
+    void *give_back;    /* what the function frees */
+    cdp_mem_shot *shot; /* what it takes           */
 } seen;
 
 static void see(void *user, cdp_mem *mem, uint64_t level_bytes, uint64_t now_bytes) {
@@ -345,6 +346,8 @@ static void see(void *user, cdp_mem *mem, uint64_t level_bytes, uint64_t now_byt
     s->now = now_bytes;
     if (s->give_back) OK(cdp_mem_free(mem, s->give_back));
     s->give_back = NULL;
+    cdp_mem_shot_free(s->shot);
+    OK(cdp_mem_snapshot(&mem, 1, false, &s->shot)); /* also where nothing is recorded */
 }
 
 TEST(levels_are_watched) {
@@ -385,6 +388,9 @@ TEST(levels_are_watched) {
     T_EQ(0, m->log.what); /* requests cost what they cost before */
     for (int i = 0; i < 8; ++i)
         OK(cdp_mem_watch_level(m, MIB, 0, see, &s));
+    T(s.shot && other.shot);
+    cdp_mem_shot_free(s.shot);
+    cdp_mem_shot_free(other.shot);
     FAILS(CDP_ERR_INVALID, "8 levels", cdp_mem_watch_level(m, MIB, 0, see, &s));
     T_WELL(m);
     cdp_mem_destroy(m);
@@ -412,6 +418,7 @@ TEST(a_recorder_is_watched) {
     OK(cdp_mem_note_free(m, (void *)(uintptr_t)e.address));
     OK(cdp_mem_note_alloc(m, (void *)(uintptr_t)e.address, 2 * MIB, NULL));
     T_EQ(2, s.calls);
+    cdp_mem_shot_free(s.shot);
     OK(cdp_mem_note_free(m, (void *)(uintptr_t)e.address));
     OK(cdp_mem_note_free(m, place));
     OK(cdp_mem_scope_end(m, &scope));

@@ -1,6 +1,6 @@
-/* cdp_mem.h with several threads: four allocate, free blocks of each other, record streams and set
-   labels; another takes snapshots, changes the recording, trims and reads statistics. Also built
-   with ThreadSanitizer. */
+/* cdp_mem.h with several threads: four allocate, free blocks of each other, record streams, set
+   labels and open scopes; another takes snapshots, changes the recording, watches levels, trims and
+   reads statistics. Also built with ThreadSanitizer. */
 #define CDP_IMPLEMENTATION
 #include "cdp_mem.h"
 #include "source.h"
@@ -20,11 +20,19 @@ static int going;
 static void work_of(uint64_t seed) {
     uint64_t random = seed;
     const int turns = TEST_SLOW ? 1500 : 100000;
+    cdp_mem_scope scope;
     for (int i = 0; i < turns; ++i) {
         const uint64_t bytes =
             16 + test_random(&random) % (test_random(&random) % 10 ? 5000 : 2 * MIB);
         uint64_t **const slot = &slots[test_random(&random) % SLOTS], *p;
         void *at;
+        if (i % 50 == 0) OK(cdp_mem_scope_begin(mem, &scope));
+        if (i % 50 == 49) {
+            OK(cdp_mem_scope_end(mem, &scope));
+            T(scope.active_bytes.peak >= scope.allocated_bytes.peak
+                && scope.allocated_bytes.peak >= scope.allocated_bytes.current
+                && scope.reserved_bytes.peak >= scope.active_bytes.peak);
+        }
         cdp_mem_label(i % 2 ? "worker" : "other");
         if (!OK(cdp_mem_alloc_at(mem, NULL, bytes, NULL, CDP_MEM_HERE, &at))) return;
         p = (uint64_t *)at;
@@ -45,6 +53,27 @@ static void *worker(void *arg) {
     return NULL;
 }
 
+static uint32_t risen;
+static void rise(void *user, cdp_mem *m, uint64_t level_bytes, uint64_t now_bytes) {
+    (void)user;
+    T(m == mem && now_bytes > level_bytes);
+    __atomic_add_fetch(&risen, 1, __ATOMIC_RELAXED);
+}
+
+/* Everything that looks without a snapshot. */
+static void look_live(int turn) {
+    cdp_mem_held rows[8];
+    char text[4096];
+    const uint32_t n = cdp_mem_held_by(mem, rows, 8);
+    for (uint32_t i = 0; i < n && i < 8; ++i)
+        T(rows[i].peak >= rows[i].bytes && (rows[i].bytes > 0) == (rows[i].blocks > 0));
+    T(cdp_mem_summary(mem, text, sizeof text) > 1000);
+    T(cdp_mem_json_line(mem, (uint64_t)turn, text, sizeof text) > 500);
+    if (turn % 2 == 0) OK(cdp_mem_watch_level(mem, 2 * MIB, MIB, rise, &risen));
+    if (turn % 3 == 0) cdp_mem_reset(mem, true, false);
+    if (turn % 2) cdp_mem_unwatch(mem, &risen);
+}
+
 static void look(int turn) {
     cdp_mem_record_desc d;
     cdp_mem_stats stats;
@@ -60,6 +89,7 @@ static void look(int turn) {
     T(stats.allocation[0].current <= WORKERS + SLOTS
         && stats.active[0].peak >= stats.active[0].current);
     if (turn % 5 == 0) cdp_mem_trim(mem);
+    look_live(turn);
     OK(cdp_mem_snapshot(&mem, 1, false, &s));
     OK(cdp_mem_write(s, CDP_MEM_PICKLE, written_sink, &w));
     const char *const wrong = viewer_open(&v, w.at, w.bytes);
@@ -105,6 +135,7 @@ static void run(bool streams) {
         slots[i] = NULL;
     }
     T_WELL(mem);
+    T(!mem->scopes);
     T_EQ(0, cdp_mem_destroy(mem));
     T_EQ(0, f.held);
     T_EQ(0, f.events);
