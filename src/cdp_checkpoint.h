@@ -57,6 +57,7 @@
         load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
         load what torch.distributed.checkpoint has saved   the same: its folder with .metadata
         load f32 into bf16, or the other way round         desc.cast
+        write only files that have changed                 desc.incremental
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
         see what the last call did                         cdp_ckpt_info_of
         read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
@@ -128,6 +129,17 @@
         ranks, and is the result of cdp_ckpt_wait() or of the next collective call. Without threads
         (no_thread of the group, or an os without them) cdp_ckpt_wait(ckpt, 0) in each frame writes
         at most 8 MiB.
+
+    WHAT HAS NOT CHANGED
+        With desc.incremental a file whose tensors all have the sums that they have in the newest
+        step is not written: it gets a second name (a hard link), or is copied by rank 0 where links
+        fail. Both steps are whole: removing the older one takes nothing from the newer one, and
+        each verifies alone. Files of one save hold up to file_bytes, and one changed tensor makes
+        its whole file new: put what is frozen into files of its own with cdp_item.file. Blobs are
+        always written. What this costs: the call reads all that the rank would write, also with
+        `late`; a file that has changed in more than one element passes for unchanged with a chance
+        of about 2^-32; and damage on disk is that of all steps that share the file. A save without
+        it now and then writes all anew.
 
     SUMS
         Each 4 MiB of a tensor have a sum that is linear in the elements, so parts add up however
@@ -223,6 +235,7 @@ extern "C" {
 #include "checkpoint/agree.h"
 #include "checkpoint/save.h"
 #include "checkpoint/write.h"
+#include "checkpoint/unchanged.h"
 #include "checkpoint/run.h"
 #include "checkpoint/background.h"
 #include "checkpoint/zip.h"

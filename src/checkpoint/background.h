@@ -25,6 +25,7 @@
 #include "agree.h"
 #include "save.h"
 #include "write.h"
+#include "unchanged.h"
 #include "run.h"
 
 /* ---- before and after ---- */
@@ -45,7 +46,8 @@ CDP__PRIVATE cdp_status cdp__ck_save_plan(cdp__ck_save *s) {
     for (i = 0; i < s->t.count; ++i)
         s->info.total_bytes += s->t.entries[i].bytes;
     if (!cdp__ck_shares(s)) st = cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
-    return cdp__ck_verdict(c->desc.group, st);
+    st = cdp__ck_verdict(c->desc.group, st);
+    return st == CDP_OK && c->desc.incremental ? cdp__ck_unchanged(s) : st;
 }
 
 CDP__PRIVATE void cdp__ck_save_close(cdp__ck_save *s) {

@@ -38,6 +38,9 @@ typedef struct cdp_ckpt_desc {
                              (default: what this rank writes) */
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
+    bool incremental; /* save: a file whose tensors all have the sums that they have in the newest
+                         step is linked, or copied where links fail, not written; the call reads
+                         all that this rank would write */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */
     bool partial;     /* load: items and blobs that are missing in the files keep their values */
     bool cast;        /* load: elements of another dtype are converted as cdp_convert() does, and
@@ -66,6 +69,8 @@ typedef struct cdp_ckpt_info {
                                        call, cdp_ckpt_staged() and cdp_ckpt_wait() took together */
     uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
     uint32_t cast;             /* load: items that were converted */
+    uint64_t linked_files;     /* incremental: with tensors, that have not changed */
+    uint64_t linked_bytes;     /* of their tensors, each once; what ranks write is the rest */
 } cdp_ckpt_info;
 
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os

@@ -68,6 +68,7 @@ typedef struct cdp__ck_save {
     uint64_t step, id;
     uint64_t tensor_count, tensor_files, tensor_sums; /* blobs follow, on rank 0 alone */
     char name[64], folder[CDP__CK_PATH];              /* of the step; where it is written */
+    char from[CDP__CK_PATH];                          /* rank 0: the step that has linked files */
     uint8_t *blobs;                                   /* rank 0: bytes of all blobs */
     uint64_t blob_bytes, blob_room;
     int32_t lock_file; /* descriptor */
@@ -215,12 +216,24 @@ CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
     s->lock_file = -1;
 }
 
+/* A file that has not changed is that of the earlier step, which nothing writes to any more. */
+CDP__PRIVATE cdp_status cdp__ck_take_file(cdp__ck_save *s, const cdp__ck_file *f) {
+    char from[CDP__CK_PATH], to[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_path(from, s->from, s->t.text + f->name);
+    cdp__ck_path(to, s->folder, s->t.text + f->name);
+    err = cdp__ck_link_file(&s->disk, from, to, f->bytes);
+    return err ? cdp__ck_io(err, "cannot link or copy", from) : CDP_OK;
+}
+
 /* Creates a file with its header and its final length; it is synced when it is whole. */
 CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
     const cdp__ck_file *const f = &s->t.files[file];
-    uint8_t *const header = (uint8_t *)cdp__alloc(s->t.os, f->data_at);
+    uint8_t *header;
     char path[CDP__CK_PATH];
     int32_t err;
+    if (f->linked) return cdp__ck_take_file(s, f);
+    header = (uint8_t *)cdp__alloc(s->t.os, f->data_at);
     if (!header) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a header");
     cdp__ck_fill_header(&s->t, file, header, f->data_at);
     cdp__ck_path(path, s->folder, s->t.text + f->name);

@@ -101,6 +101,11 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
     return rename(from, to) == 0 ? 0 : -errno;
 }
 
+CDP__PRIVATE int32_t cdp__os_link_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return link(from, to) == 0 ? 0 : -errno;
+}
+
 CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {
     int r;
     (void)user;
@@ -266,6 +271,11 @@ CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
 CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
     (void)user;
     return MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_link_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return CreateHardLinkA(to, from, NULL) ? 0 : cdp__os_file_error();
 }
 
 CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {

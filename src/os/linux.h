@@ -349,14 +349,14 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 #else
 #define CDP__OS_FILES                                                                         \
     {                                                                                         \
         cdp__os_open_file, cdp__os_close_file, cdp__os_read_at, cdp__os_write_at,             \
             cdp__os_cut_file, cdp__os_lock_file, cdp__os_file_info, cdp__os_remove_file,      \
             cdp__os_rename_file, cdp__os_sync_file, cdp__os_sync_folder, cdp__os_make_folder, \
-            cdp__os_remove_folder, cdp__os_list_folder                                        \
+            cdp__os_remove_folder, cdp__os_list_folder, cdp__os_link_file                     \
     }
 #endif
 #ifdef CDP_NO_THREADS

@@ -270,6 +270,11 @@ typedef struct cdp_os_files {
        each() does not change the folder. */
     int32_t (*list_folder)(
         void *user, const char *path, void (*each)(void *to, const char *name), void *to);
+
+    /* Gives the file `from` one more name, `to`, which nothing has yet; its bytes go with the last
+       of its names. May be NULL, and may fail where a file system has no such links: checkpoints
+       copy the file then. */
+    int32_t (*link_file)(void *user, const char *from, const char *to);
 } cdp_os_files;
 
 struct cdp_os {

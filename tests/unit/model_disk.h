@@ -40,7 +40,7 @@ static struct {
     md_node *nodes[MD_NODES]; /* 1 is the root */
     int count;
     int64_t calls, cut; /* calls that change something; the one that does not return any more */
-    bool dead, lies_files, lies_folders;
+    bool dead, lies_files, lies_folders, no_links;
 } md = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int md_new(bool folder) {
@@ -55,7 +55,7 @@ static void md_format(void) {
         free(md.nodes[i]);
     md.count = 0;
     md.calls = md.cut = 0;
-    md.dead = md.lies_files = md.lies_folders = false;
+    md.dead = md.lies_files = md.lies_folders = md.no_links = false;
     (void)md_new(true);
 }
 
@@ -243,6 +243,29 @@ static int32_t md_rename(void *user, const char *from, const char *to) {
     return r;
 }
 
+static int32_t md_link(void *user, const char *from, const char *to) {
+    char last[128];
+    int node = 0, other = 0;
+    int32_t r = 0;
+    (void)user;
+    pthread_mutex_lock(&md.lock);
+    if (md_off(true))
+        r = -EIO;
+    else if (md.no_links)
+        r = -EPERM;
+    else if (!md_walk(from, last, &node) || !node || md.nodes[node]->folder)
+        r = -ENOENT;
+    else {
+        md_node *const in = md_walk(to, last, &other);
+        if (!in || other)
+            r = in ? -EEXIST : -ENOENT;
+        else
+            md_change_names(in, "", last, node);
+    }
+    pthread_mutex_unlock(&md.lock);
+    return r;
+}
+
 static void md_synced(md_node *f) {
     memcpy(f->safe, f->now, sizeof f->safe);
     f->safe_bytes = f->bytes;
@@ -313,7 +336,7 @@ static const cdp_os *model_os(void) {
     os = *cdp_os_default();
     os.files = (cdp_os_files){md_open, md_close, md_read, md_write, md_cut_file, md_lock_file,
         md_info, md_remove, md_rename, md_sync_file, md_sync_folder, md_make_folder,
-        md_remove_folder, md_list};
+        md_remove_folder, md_list, md_link};
     return &os;
 }
 

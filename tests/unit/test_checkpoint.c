@@ -6,6 +6,7 @@
 #include "cdp_fsdp.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -1258,6 +1259,169 @@ TEST(each_file_is_synced_once) {
     folder_gone();
 }
 
+/* ---- files that have not changed ---- */
+
+typedef struct again {
+    const cdp_os *os;
+    const char *how;
+    uint64_t step;
+    uint32_t keep, half; /* half: what is added to the tensor of that name */
+    bool late, background;
+    cdp_ckpt_info info; /* of rank 0 */
+    uint64_t written;   /* by all ranks */
+} again;
+
+static void again_ranks(cdp_group *g, void *arg) {
+    again *const a = (again *)arg;
+    uint64_t written;
+    model m;
+    cdp_ckpt *c;
+    model_open(&m, g, a->how, true);
+    m.half[3] = (uint16_t)(m.half[3] + a->half);
+    cdp_ckpt_desc d = desc_of(g, &m);
+    d.incremental = true;
+    d.keep = a->keep;
+    d.late = a->late;
+    d.os = a->os;
+    OK(cdp_ckpt_create(&d, &c));
+    if (a->background) {
+        OK(cdp_ckpt_save_async(c, a->step));
+        OK(cdp_ckpt_staged(c));
+        memset(m.whole, 0, sizeof m.whole);
+        memset(m.half, 0, sizeof m.half);
+        OK(cdp_ckpt_wait(c, CDP_NO_TIMEOUT));
+    } else
+        OK(cdp_ckpt_save(c, a->step));
+    written = cdp_ckpt_info_of(c).bytes_written;
+    OK(cdp_allreduce(g, NULL, &written, 1, CDP_DTYPE_U64, CDP_REDUCE_SUM));
+    if (cdp_rank(g) == 0) {
+        a->info = cdp_ckpt_info_of(c);
+        a->written = written;
+    }
+    cdp_ckpt_destroy(c);
+    model_close(&m);
+}
+
+/* Saves, and compares what was written and linked with all there is. */
+static void again_saves(uint32_t ranks, again *a, uint64_t linked_files, uint64_t written) {
+    run_ranks(ranks, NULL, 0, again_ranks, a);
+    T_EQ(linked_files, a->info.linked_files);
+    T_EQ(written, a->written);
+    T_EQ(a->info.total_bytes, a->written + a->info.linked_bytes);
+}
+
+/* How many names the file of tensor `name` of a step has; 0: no file. */
+static uint64_t names_of(uint64_t step, const char *name) {
+    char path[600];
+    struct stat st;
+    uint64_t names = 0;
+    cdp_ckpt_reader *r;
+    snprintf(path, sizeof path, "%s/step-%08u", folder, (unsigned)step);
+    OK(cdp_ckpt_open(path, NULL, &r));
+    const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, cdp_ckpt_find(r, name));
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i)
+        OK(cdp_ckpt_verify(r, i));
+    snprintf(path, sizeof path, "%s/step-%08u/%s", folder, (unsigned)step, e.file);
+    if (stat(path, &st) == 0) names = (uint64_t)st.st_nlink;
+    cdp_ckpt_close(r);
+    return names;
+}
+
+static void step_loads(uint64_t step, uint32_t saved_ranks) {
+    run l = {.how = "S1", .step = step, .saved_ranks = saved_ranks};
+    run_ranks(2, NULL, 0, load_ranks, &l);
+}
+
+TEST(files_that_have_not_changed_are_linked) {
+    for (uint32_t n = 1; n <= 3; ++n) {
+        again a = {.how = "S0", .step = 1};
+        folder_new();
+        again_saves(n, &a, 0, 598); /* there is no step yet */
+        const uint64_t files = a.info.files;
+        a.step = 2;
+        again_saves(n, &a, files, 0);
+        T_EQ(2, names_of(2, "cut"));
+        a.step = 3;
+        a.how = "S1"; /* files know no layout */
+        a.half = 1;
+        again_saves(n, &a, files - 1, 90);
+        T_EQ(3, names_of(3, "cut"));
+        T_EQ(1, names_of(3, "half"));
+        a.step = 4;
+        a.keep = 1;
+        a.half = 0; /* what it was two steps ago does not count */
+        again_saves(n, &a, files - 1, 90);
+        T_EQ(1, names_of(4, "cut")); /* older steps are gone, and their files are here */
+        step_loads(4, n);
+        folder_gone();
+    }
+}
+
+TEST(and_in_the_background) {
+    for (uint32_t late = 0; late < 2; ++late) {
+        again a = {.how = "S0", .step = 1, .background = true, .late = late, .keep = 1};
+        folder_new();
+        again_saves(3, &a, 0, 598);
+        a.step = 2;
+        again_saves(3, &a, a.info.files, 0);
+        T_EQ(0, a.info.stage_bytes);
+        step_loads(2, 3);
+        folder_gone();
+    }
+}
+
+static int32_t no_link(void *user, const char *from, const char *to) {
+    (void)user;
+    (void)from;
+    (void)to;
+    return -EMLINK;
+}
+
+TEST(where_links_fail_they_are_copied) {
+    for (uint32_t kind = 0; kind < 2; ++kind) {
+        cdp_os os = *cdp_os_default();
+        again a = {.how = "S0", .step = 1, .os = &os, .keep = 1};
+        os.files.link_file = kind ? no_link : NULL;
+        folder_new();
+        again_saves(2, &a, 0, 598);
+        a.step = 2;
+        again_saves(2, &a, a.info.files, 0);
+        T_EQ(1, names_of(2, "cut"));
+        step_loads(2, 2);
+        folder_gone();
+    }
+}
+
+/* A file that has another length is written, and so are all where no step is whole. */
+TEST(what_an_older_step_has_not_is_written) {
+    char line[700];
+    again a = {.how = "S0", .step = 1};
+    folder_new();
+    again_saves(2, &a, 0, 598);
+    const uint64_t files = a.info.files;
+    snprintf(line, sizeof line, "truncate -s 5000 %s/step-00000001/optimizer-*", folder);
+    T(system(line) == 0);
+    a.step = 2;
+    again_saves(2, &a, files - 1, 240);
+    T_EQ(1, names_of(2, "flat"));
+    snprintf(line, sizeof line, "chmod a-w %s/step-00000002/*", folder); /* may be linked */
+    T(system(line) == 0);
+    a.step = 3;
+    again_saves(2, &a, files, 0);
+    snprintf(line, sizeof line, "chmod u+w %s/step-00000003/*", folder);
+    T(system(line) == 0);
+    snprintf(line, sizeof line, "echo x >> %s/step-00000003/checkpoint.json", folder);
+    T(system(line) == 0);
+    a.step = 4;
+    again_saves(2, &a, files, 0); /* of step 2 */
+    snprintf(line, sizeof line, "rm %s/step-0000000?/checkpoint.json", folder);
+    T(system(line) == 0);
+    a.step = 5;
+    again_saves(2, &a, 0, 598);
+    step_loads(5, 2);
+    folder_gone();
+}
+
 /* ---- without a group ---- */
 
 TEST(a_reader_needs_no_group) {
@@ -1360,6 +1524,11 @@ int main(int argc, char **argv) {
         {"a_step_that_cannot_be_read_is_not_removed", a_step_that_cannot_be_read_is_not_removed,
             30},
         {"each_file_is_synced_once", each_file_is_synced_once, 30},
+        {"files_that_have_not_changed_are_linked", files_that_have_not_changed_are_linked, 60},
+        {"and_in_the_background", and_in_the_background, 30},
+        {"where_links_fail_they_are_copied", where_links_fail_they_are_copied, 30},
+        {"what_an_older_step_has_not_is_written",
+            what_an_older_step_has_not_is_written, 30},
         {"a_reader_needs_no_group", a_reader_needs_no_group, 30},
         {"what_would_be_written", what_would_be_written, 10},
     };

@@ -27,6 +27,7 @@ typedef struct job {
     uint64_t durable;     /* the newest that was reported */
     uint64_t found;       /* by a load */
     uint32_t keep;
+    bool incremental, no_sync;
     bool bad, stopped; /* what was loaded is not what was saved; a save failed */
     cdp_status status; /* of the load */
 } job;
@@ -38,6 +39,8 @@ typedef struct state {
     cdp_ckpt_blob blob;
 } state;
 
+static bool slow; /* "a" changes at every second step only */
+
 static float value_at(uint64_t step, uint32_t i) {
     return (float)(step * 1000 + i);
 }
@@ -45,7 +48,7 @@ static float value_at(uint64_t step, uint32_t i) {
 static void state_open(state *s, uint64_t step) {
     memset(s, 0, sizeof *s);
     for (uint32_t i = 0; step && i < ELEMENTS; ++i) {
-        s->a[i] = value_at(step, i);
+        s->a[i] = value_at(slow ? step / 2 + 1 : step, i);
         s->b[i] = -value_at(step, i);
     }
     s->items[0] = (cdp_item){.name = "a"};
@@ -70,6 +73,8 @@ static cdp_ckpt *ckpt_of(cdp_group *g, const job *j, state *s) {
         .keep = j->keep,
         .late = j->way == LATE,
         .stage_bytes = j->stage_bytes,
+        .incremental = j->incremental,
+        .no_sync = j->no_sync,
         .os = &j->os};
     OK(cdp_ckpt_create(&d, &c));
     return c;
@@ -133,12 +138,20 @@ static void load_newest(cdp_group *g, void *arg) {
     cdp_ckpt_destroy(c);
 }
 
+static bool no_links; /* of the disk */
+
 /* Saves steps 1 to 4 until the power fails at call `cut`, and loads after that. True: nothing that
    was promised is lost. *ended: the power did not fail. */
 static bool survives(
     uint32_t ranks, way kind, int64_t cut, uint64_t seed, uint32_t keep, int lies, bool *ended) {
-    job j = {.os = *model_os(), .way = kind, .first = 1, .last = 4, .keep = keep};
+    job j = {.os = *model_os(),
+        .way = kind,
+        .first = 1,
+        .last = 4,
+        .keep = keep,
+        .incremental = slow};
     md_format();
+    md.no_links = no_links;
     OK(md_make_folder(NULL, "disk"));
     OK(md_sync_folder(NULL, "."));
     md.calls = 0;
@@ -207,6 +220,47 @@ TEST(nor_where_saves_go_on_in_the_background) {
     if (TEST_SLOW) return;
     T_EQ(0, losses(2, COPIED, 1, 1, 0, &calls));
     T(calls > 100);
+}
+
+/* Step 3 has the file of "a" of step 2, which is removed after that. */
+static void links(uint32_t ranks, way kind, bool copies) {
+    int64_t calls;
+    slow = true;
+    no_links = copies;
+    for (uint32_t keep = TEST_SLOW + TEST_THREADS_WATCHED; keep <= 2; ++keep) {
+        T_EQ(0, losses(ranks, kind, keep, 1, 0, &calls));
+        T(calls > 100);
+    }
+    slow = no_links = false;
+}
+
+TEST(nor_where_files_are_linked) {
+    links(1, IN_THE_CALL, false);
+    links(2, LATE, false);
+}
+
+TEST(nor_where_they_are_copied_instead) {
+    links(1, IN_THE_CALL, true);
+}
+
+/* What an earlier job did not sync is, before a step that has it is durable. */
+TEST(a_linked_file_is_on_disk_whoever_wrote_it) {
+    for (uint32_t seed = 1; seed <= 8; ++seed) {
+        job j = {.os = *model_os(), .first = 2, .last = 2, .no_sync = true, .incremental = true};
+        slow = true;
+        md_format();
+        OK(md_make_folder(NULL, "disk"));
+        OK(md_sync_folder(NULL, "."));
+        run_ranks(1, NULL, 0, save_steps, &j);
+        j.no_sync = false;
+        j.first = j.last = 3;
+        run_ranks(1, NULL, 0, save_steps, &j);
+        T_EQ(3, j.durable);
+        md_crash(seed * 7919);
+        run_ranks(1, NULL, 0, load_newest, &j);
+        T(j.status == CDP_OK && j.found == 3 && !j.bad);
+        slow = false;
+    }
 }
 
 /* The model finds what is lost where syncing does nothing. */
@@ -494,6 +548,10 @@ int main(int argc, char **argv) {
         {"no_cut_loses_a_step_that_was_saved", no_cut_loses_a_step_that_was_saved, 120},
         {"nor_where_three_ranks_write", nor_where_three_ranks_write, 120},
         {"nor_where_saves_go_on_in_the_background", nor_where_saves_go_on_in_the_background, 120},
+        {"nor_where_files_are_linked", nor_where_files_are_linked, 120},
+        {"nor_where_they_are_copied_instead", nor_where_they_are_copied_instead, 120},
+        {"a_linked_file_is_on_disk_whoever_wrote_it", a_linked_file_is_on_disk_whoever_wrote_it,
+            30},
         {"a_disk_that_lies_loses_steps", a_disk_that_lies_loses_steps, 120},
         {"memory_may_change_while_it_is_written", memory_may_change_while_it_is_written, 30},
         {"what_is_being_written_is_waited_for_and_the_rest_copied",
