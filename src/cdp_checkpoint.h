@@ -59,6 +59,7 @@
         load f32 into bf16, or the other way round         desc.cast
         write only files that have changed                 desc.incremental
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
+        and how long the disk needs for it                 desc.disk_bytes_per_us, predicted_us
         see what the last call did                         cdp_ckpt_info_of
         read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
         compare files with their sums                      cdp_ckpt_verify

@@ -47,7 +47,9 @@ CDP__PRIVATE cdp_status cdp__ck_save_plan(cdp__ck_save *s) {
         s->info.total_bytes += s->t.entries[i].bytes;
     if (!cdp__ck_shares(s)) st = cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
     st = cdp__ck_verdict(c->desc.group, st);
-    return st == CDP_OK && c->desc.incremental ? cdp__ck_unchanged(s) : st;
+    if (st == CDP_OK && c->desc.incremental) st = cdp__ck_unchanged(s);
+    s->info.predicted_us = cdp__ck_predict(&c->desc, s->info.total_bytes - s->info.linked_bytes);
+    return st;
 }
 
 CDP__PRIVATE void cdp__ck_save_close(cdp__ck_save *s) {

@@ -45,6 +45,8 @@ typedef struct cdp_ckpt_desc {
     bool partial;     /* load: items and blobs that are missing in the files keep their values */
     bool cast;        /* load: elements of another dtype are converted as cdp_convert() does, and
                          rounded once; sums are those of what the files have */
+    double disk_bytes_per_us; /* that the disk takes from all ranks together, synced, in MB/s; for
+                                 predicted_us alone (default: 750) */
     const cdp_os *os; /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
     /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
@@ -69,6 +71,8 @@ typedef struct cdp_ckpt_info {
                                        call, cdp_ckpt_staged() and cdp_ckpt_wait() took together */
     uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
     uint32_t cast;             /* load: items that were converted */
+    double predicted_us;       /* save and preview: time that the disk needs for the tensors that
+                                  are written, by desc.disk_bytes_per_us */
     uint64_t linked_files;     /* incremental: with tensors, that have not changed */
     uint64_t linked_bytes;     /* of their tensors, each once; what ranks write is the rest */
 } cdp_ckpt_info;
@@ -135,9 +139,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
 /* Local. */
 CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *ckpt);
 
-/* What a save would write, without writing: set total_bytes, files and, as `bytes_written` and
-   `writes`, what this rank would do. Local, also for items on a mesh on paper; without a group,
-   items without a mesh count as this rank's. Errors: INVALID, UNSUPPORTED, NOMEM. */
+/* What a save would write, without writing: set total_bytes, files, predicted_us and, as
+   `bytes_written` and `writes`, what this rank would do; `incremental` counts for nothing. Local,
+   also for items on a mesh on paper; without a group, items without a mesh count as this rank's.
+   Errors: INVALID, UNSUPPORTED, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *out);
 
 #endif /* CDP_SRC_CHECKPOINT_CHECKPOINT_API_H */

@@ -52,8 +52,21 @@ CDP__PRIVATE cdp_status cdp__ck_alive(const cdp_ckpt *c, const char *call) {
     return CDP_OK;
 }
 
+CDP__PRIVATE cdp_status cdp__ck_speed_check(const cdp_ckpt_desc *d, const char *call) {
+    if (d->disk_bytes_per_us >= 0 && d->disk_bytes_per_us <= 1e15) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: desc.disk_bytes_per_us is negative or no number; bytes in a microsecond, such as 750",
+        call);
+}
+
+/* How long the disk needs for so many bytes of all ranks. */
+CDP__PRIVATE double cdp__ck_predict(const cdp_ckpt_desc *d, uint64_t bytes) {
+    return (double)bytes / (d->disk_bytes_per_us > 0 ? d->disk_bytes_per_us : 750);
+}
+
 CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
     const cdp_os_files *const f = &os->files;
+    if (cdp__ck_speed_check(d, "cdp_ckpt_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!d->path) return cdp__missing("cdp_ckpt_create", "desc.path");
     if (!*d->path || strlen(d->path) > CDP__CK_PATH_MAX)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -140,6 +153,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_preview", desc ? "out" : "desc");
     memset(out, 0, sizeof *out);
+    if (cdp__ck_speed_check(desc, "cdp_ckpt_preview") != CDP_OK) return CDP_ERR_INVALID;
     if (desc->group) os = cdp_group_desc_of(desc->group)->os;
     if (!os) os = desc->os ? desc->os : cdp_os_default();
     if (desc->item_count && !desc->items)
@@ -150,6 +164,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
     for (i = 0; st == CDP_OK && i < t.count; ++i)
         cdp__ck_preview_entry(desc, &t.entries[i], out);
     out->files = t.file_count;
+    out->predicted_us = cdp__ck_predict(desc, out->total_bytes);
     cdp__ck_table_close(&t);
     return st;
 }

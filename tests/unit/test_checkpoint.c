@@ -5,6 +5,7 @@
 #include "cdp_checkpoint.h"
 #include "cdp_fsdp.h"
 
+#include <math.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -1308,6 +1309,7 @@ static void again_saves(uint32_t ranks, again *a, uint64_t linked_files, uint64_
     T_EQ(linked_files, a->info.linked_files);
     T_EQ(written, a->written);
     T_EQ(a->info.total_bytes, a->written + a->info.linked_bytes);
+    T(a->info.predicted_us == (double)written / 750);
 }
 
 /* How many names the file of tensor `name` of a step has; 0: no file. */
@@ -1493,6 +1495,16 @@ TEST(what_would_be_written) {
     OK(cdp_ckpt_preview(&d, &info));
     T_EQ(1ull << 20, info.bytes_written);
     T_EQ(1024, info.writes); /* columns */
+    T(info.predicted_us == (double)(1ull << 32) / 750);
+    cdp_ckpt_desc slow = d;
+    slow.disk_bytes_per_us = 64; /* a disk, not a rank */
+    OK(cdp_ckpt_preview(&slow, &info));
+    T(info.predicted_us == (double)(1u << 26));
+    for (uint32_t i = 0; i < 3; ++i) {
+        slow.disk_bytes_per_us = i == 0 ? -1 : i == 1 ? HUGE_VAL : (double)NAN;
+        T_EQ(CDP_ERR_INVALID, cdp_ckpt_preview(&slow, &info));
+        T_TEXT("cdp_ckpt_preview: desc.disk_bytes_per_us is", cdp_last_error()->text);
+    }
     cdp_mesh_destroy(m);
 }
 
