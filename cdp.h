@@ -1144,6 +1144,11 @@ typedef struct cdp_os_files {
        each() does not change the folder. */
     int32_t (*list_folder)(
         void *user, const char *path, void (*each)(void *to, const char *name), void *to);
+
+    /* Gives the file `from` one more name, `to`, which nothing has yet; its bytes go with the last
+       of its names. May be NULL, and may fail where a file system has no such links: checkpoints
+       copy the file then. */
+    int32_t (*link_file)(void *user, const char *from, const char *to);
 } cdp_os_files;
 
 struct cdp_os {
@@ -8139,6 +8144,11 @@ CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const cha
     return rename(from, to) == 0 ? 0 : -errno;
 }
 
+CDP__PRIVATE int32_t cdp__os_link_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return link(from, to) == 0 ? 0 : -errno;
+}
+
 CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {
     int r;
     (void)user;
@@ -8304,6 +8314,11 @@ CDP__PRIVATE int32_t cdp__os_remove_file(void *user, const char *path) {
 CDP__PRIVATE int32_t cdp__os_rename_file(void *user, const char *from, const char *to) {
     (void)user;
     return MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING) ? 0 : cdp__os_file_error();
+}
+
+CDP__PRIVATE int32_t cdp__os_link_file(void *user, const char *from, const char *to) {
+    (void)user;
+    return CreateHardLinkA(to, from, NULL) ? 0 : cdp__os_file_error();
 }
 
 CDP__PRIVATE int32_t cdp__os_sync_file(void *user, int32_t fd) {
@@ -8683,14 +8698,14 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #endif
 #ifdef CDP_NO_FILES
 #define CDP__OS_FILES \
-    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+    { NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 #else
 #define CDP__OS_FILES                                                                         \
     {                                                                                         \
         cdp__os_open_file, cdp__os_close_file, cdp__os_read_at, cdp__os_write_at,             \
             cdp__os_cut_file, cdp__os_lock_file, cdp__os_file_info, cdp__os_remove_file,      \
             cdp__os_rename_file, cdp__os_sync_file, cdp__os_sync_folder, cdp__os_make_folder, \
-            cdp__os_remove_folder, cdp__os_list_folder                                        \
+            cdp__os_remove_folder, cdp__os_list_folder, cdp__os_link_file                     \
     }
 #endif
 #ifdef CDP_NO_THREADS

@@ -59,12 +59,14 @@
         load files of Hugging Face, or one of them         cdp_ckpt_load with `path`
         load what torch.distributed.checkpoint has saved   the same: its folder with .metadata
         load f32 into bf16, or the other way round         desc.cast
+        write only files that have changed                 desc.incremental
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
+        and how long the disk needs for it                 desc.disk_bytes_per_us, predicted_us
         see what the last call did                         cdp_ckpt_info_of
         read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
         compare files with their sums                      cdp_ckpt_verify
         find the newest step                               cdp_ckpt_newest
-        In a shell: tools/checkpoint lists, verifies, compares.
+        In a shell: tools/checkpoint lists, verifies, compares, merges, converts, draws.
 
     WHAT A RANK BRINGS
         An array that all ranks have as a copy, as in cdp_ddp: an item without a mesh. Ranks write
@@ -88,7 +90,8 @@
             cdp_item.file says; model.safetensors.index.json: which tensor is where
         PATH/step-00000123/blobs.safetensors: blobs as U8 "NAME", or "NAME.rank00003"
         PATH/step-00000123/checkpoint.json: step, files, tensors and blobs with their offsets, the
-            layouts that were saved (for people), and sums. A step without it does not exist.
+            layouts that were saved (for people: cdp_ckpt_entry.layout), and sums. A step without
+            it does not exist.
         PATH/latest: the name of the newest step, for people; loading looks at the folders.
         PATH/lock: locked while a job saves, so that a second one is refused (BUSY).
         Elements of 8 bytes come first in a file, then those of 4, 2 and 1, so all are aligned; the
@@ -130,6 +133,17 @@
         ranks, and is the result of cdp_ckpt_wait() or of the next collective call. Without threads
         (no_thread of the group, or an os without them) cdp_ckpt_wait(ckpt, 0) in each frame writes
         at most 8 MiB.
+
+    WHAT HAS NOT CHANGED
+        With desc.incremental a file whose tensors all have the sums that they have in the newest
+        step is not written: it gets a second name (a hard link), or is copied by rank 0 where links
+        fail. Both steps are whole: removing the older one takes nothing from the newer one, and
+        each verifies alone. Files of one save hold up to file_bytes, and one changed tensor makes
+        its whole file new: put what is frozen into files of its own with cdp_item.file. Blobs are
+        always written. What this costs: the call reads all that the rank would write, also with
+        `late`; a file that has changed in more than one element passes for unchanged with a chance
+        of about 2^-32; and damage on disk is that of all steps that share the file. A save without
+        it now and then writes all anew.
 
     SUMS
         Each 4 MiB of a tensor have a sum that is linear in the elements, so parts add up however
@@ -233,11 +247,16 @@ typedef struct cdp_ckpt_desc {
                              (default: what this rank writes) */
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
+    bool incremental; /* save: a file whose tensors all have the sums that they have in the newest
+                         step is linked, or copied where links fail, not written; the call reads
+                         all that this rank would write */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */
     bool partial;     /* load: items and blobs that are missing in the files keep their values */
     bool cast;        /* load: elements of another dtype are converted as cdp_convert() does, and
                          rounded once; sums are those of what the files have */
-    const cdp_os *os; /* whose files are used; it must outlive the cdp_ckpt (default: the
+    double disk_bytes_per_us; /* that the disk takes from all ranks together, synced, in MB/s; for
+                                 predicted_us alone (default: 750) */
+    const cdp_os *os;         /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
     /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
        bytes of this rank that are done, of all that it will write or read. cdp_ckpt_save_async()
@@ -261,6 +280,10 @@ typedef struct cdp_ckpt_info {
                                        call, cdp_ckpt_staged() and cdp_ckpt_wait() took together */
     uint32_t missing, surplus; /* load: items that the files lack; tensors that nobody asked for */
     uint32_t cast;             /* load: items that were converted */
+    double predicted_us;       /* save and preview: time that the disk needs for the tensors that
+                                  are written, by desc.disk_bytes_per_us */
+    uint64_t linked_files;     /* incremental: with tensors, that have not changed */
+    uint64_t linked_bytes;     /* of their tensors, each once; what ranks write is the rest */
 } cdp_ckpt_info;
 
 /* Prepare to save and load. Local. Errors: INVALID (the text names the member), UNSUPPORTED (an os
@@ -325,9 +348,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_load(
 /* Local. */
 CDP_API cdp_ckpt_info cdp_ckpt_info_of(const cdp_ckpt *ckpt);
 
-/* What a save would write, without writing: set total_bytes, files and, as `bytes_written` and
-   `writes`, what this rank would do. Local, also for items on a mesh on paper; without a group,
-   items without a mesh count as this rank's. Errors: INVALID, UNSUPPORTED, NOMEM. */
+/* What a save would write, without writing: set total_bytes, files, predicted_us and, as
+   `bytes_written` and `writes`, what this rank would do; `incremental` counts for nothing. Local,
+   also for items on a mesh on paper; without a group, items without a mesh count as this rank's.
+   Errors: INVALID, UNSUPPORTED, NOMEM. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *out);
 
 /* ---- >>checkpoint/reader_api: the files of one process, whose bytes need not be trusted ------ */
@@ -342,6 +366,10 @@ typedef struct cdp_ckpt_entry {
     uint32_t ndim;
     uint64_t shape[CDP_TENSOR_DIMS], bytes;
     bool blob;
+    /* how it was cut when it was saved, for people: placements, mesh, and shape if that was another
+       one: "S0,R on 2x4", "S0 on 2 of 60". NULL: it was not cut on a mesh, or files do not say.
+       Belongs to the reader */
+    const char *layout;
 } cdp_ckpt_entry;
 
 /* Open `path`: what cdp_ckpt_load() says; of a folder of steps the newest complete one. Local. `os`
@@ -1570,7 +1598,7 @@ CDP__PRIVATE cdp__ck_run cdp__ck_run_at(const cdp__ck_piece *p, uint64_t place, 
 
 typedef struct cdp__ck_entry {
     uint64_t name;            /* byte of `text` */
-    uint64_t begin, layout;   /* while saving, bytes of `text`: begin of file names; 0: no layout */
+    uint64_t begin, layout;   /* bytes of `text`: begin of file names, while saving; 0: no layout */
     uint64_t at, bytes;       /* in the file */
     uint64_t first_sum, sums; /* of `sums`; 0: the files have none */
     uint64_t first_block, blocks; /* of `blocks`; 0: it lies at one place */
@@ -1583,6 +1611,7 @@ typedef struct cdp__ck_entry {
 typedef struct cdp__ck_file {
     uint64_t name, data_at, bytes; /* data_at: length of the header with its own length */
     bool synced;                   /* by this rank, while saving */
+    bool linked;                   /* while saving: it has its bytes of an earlier step */
 } cdp__ck_file;
 
 /* A box of a tensor that lies somewhere in files, row-major. */
@@ -2043,11 +2072,12 @@ CDP__PRIVATE void cdp__ck_hex(cdp__text *t, uint64_t v) {
         cdp__text_char(t, "0123456789abcdef"[v >> (shift - 4) & 15]);
 }
 
-/* How a tensor was cut, for people: kept as text, because the program may change its items while
-   they are written. */
+/* How a tensor was cut, for people: "S0,R on 2x4", or "S0 on 2 of 60" where files have another shape
+   than what was cut. Kept as text, because the program may change its items while they are
+   written. */
 CDP__PRIVATE bool cdp__ck_keep_layout(cdp__ck_table *t, cdp__ck_entry *e, const cdp_layout *l) {
     const cdp_mesh_desc *const m = l->mesh ? cdp_mesh_desc_of(l->mesh) : NULL;
-    char places[256], all[256 + 16 * CDP_MESH_DIMS];
+    char places[256], all[256 + 16 * CDP_MESH_DIMS + 24 * CDP_TENSOR_DIMS];
     cdp__text text = cdp__text_of(all, sizeof all);
     uint32_t d;
     if (!m) return true;
@@ -2055,6 +2085,9 @@ CDP__PRIVATE bool cdp__ck_keep_layout(cdp__ck_table *t, cdp__ck_entry *e, const 
     cdp__text_add(&text, "%s on ", places);
     for (d = 0; d < m->ndim; ++d)
         cdp__text_add(&text, d ? "x%u" : "%u", (unsigned)m->shape[d]);
+    if (l->ndim != e->ndim || memcmp(l->shape, e->shape, e->ndim * sizeof *e->shape) != 0)
+        for (d = 0; d < l->ndim; ++d)
+            cdp__text_add(&text, d ? "x%llu" : " of %llu", (unsigned long long)l->shape[d]);
     (void)cdp__text_end(&text);
     e->layout = cdp__ck_text(t, all, strlen(all));
     return e->layout != UINT64_MAX;
@@ -2158,6 +2191,10 @@ CDP__PRIVATE bool cdp__ck_read_entry(cdp__ck_table *t, cdp__json_reader *j, cdp_
         } else if (cdp__ck_is(j, "offset")) {
             have |= 8;
             ok = cdp__ck_number(t, j, &e->at);
+        } else if (cdp__ck_is(j, "layout")) {
+            ok = cdp__json_next(j) == CDP__JSON_TEXT || cdp__ck_bad(t, "a layout is no text");
+            if (ok) e->layout = cdp__ck_json_text(t, j);
+            ok = ok && e->layout != UINT64_MAX;
         } else if (cdp__ck_is(j, "sums")) {
             ok = cdp__json_next(j) == CDP__JSON_TEXT || cdp__ck_bad(t, "sums are no text");
             sums = j->text;
@@ -2528,6 +2565,34 @@ CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const
     if (!err) err = cdp__ck_write(d, fd, 0, data, bytes);
     if (!err && sync) err = cdp__ck_sync(d, fd);
     cdp__ck_close_file(d, fd, &err);
+    return err;
+}
+
+CDP__PRIVATE int32_t cdp__ck_copy_bytes(cdp__ck_disk *d, int32_t from, int32_t to, uint64_t bytes) {
+    uint8_t *const buffer = (uint8_t *)cdp__alloc(d->os, CDP__CK_CALL);
+    int32_t err = buffer ? 0 : ENOMEM;
+    uint64_t at, n;
+    for (at = 0; !err && at < bytes; at += n) {
+        n = cdp__min(bytes - at, CDP__CK_CALL);
+        err = cdp__ck_read(d, from, at, buffer, n);
+        if (!err) err = cdp__ck_write(d, to, at, buffer, n);
+    }
+    cdp__free(d->os, buffer);
+    return err;
+}
+
+/* Gives a file of `bytes` bytes a second name; where that does not work, copies it, unsynced. */
+CDP__PRIVATE int32_t cdp__ck_link_file(
+    cdp__ck_disk *d, const char *from, const char *to, uint64_t bytes) {
+    const cdp_os_files *const f = &d->os->files;
+    int32_t in, out = -1, err;
+    if (f->link_file && f->link_file(d->os->user, from, to) == 0) return 0;
+    err = cdp__ck_open_file(d, from, 0, &in);
+    if (err) return err;
+    err = cdp__ck_open_file(d, to, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY, &out);
+    if (!err) err = cdp__ck_copy_bytes(d, in, out, bytes);
+    cdp__ck_close_file(d, out, &err);
+    cdp__ck_close_file(d, in, &err);
     return err;
 }
 
@@ -2917,8 +2982,21 @@ CDP__PRIVATE cdp_status cdp__ck_alive(const cdp_ckpt *c, const char *call) {
     return CDP_OK;
 }
 
+CDP__PRIVATE cdp_status cdp__ck_speed_check(const cdp_ckpt_desc *d, const char *call) {
+    if (d->disk_bytes_per_us >= 0 && d->disk_bytes_per_us <= 1e15) return CDP_OK;
+    return cdp__fail(CDP_ERR_INVALID,
+        "%s: desc.disk_bytes_per_us is negative or no number; bytes in a microsecond, such as 750",
+        call);
+}
+
+/* How long the disk needs for so many bytes of all ranks. */
+CDP__PRIVATE double cdp__ck_predict(const cdp_ckpt_desc *d, uint64_t bytes) {
+    return (double)bytes / (d->disk_bytes_per_us > 0 ? d->disk_bytes_per_us : 750);
+}
+
 CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
     const cdp_os_files *const f = &os->files;
+    if (cdp__ck_speed_check(d, "cdp_ckpt_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!d->path) return cdp__missing("cdp_ckpt_create", "desc.path");
     if (!*d->path || strlen(d->path) > CDP__CK_PATH_MAX)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
@@ -3005,6 +3083,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_preview", desc ? "out" : "desc");
     memset(out, 0, sizeof *out);
+    if (cdp__ck_speed_check(desc, "cdp_ckpt_preview") != CDP_OK) return CDP_ERR_INVALID;
     if (desc->group) os = cdp_group_desc_of(desc->group)->os;
     if (!os) os = desc->os ? desc->os : cdp_os_default();
     if (desc->item_count && !desc->items)
@@ -3015,6 +3094,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
     for (i = 0; st == CDP_OK && i < t.count; ++i)
         cdp__ck_preview_entry(desc, &t.entries[i], out);
     out->files = t.file_count;
+    out->predicted_us = cdp__ck_predict(desc, out->total_bytes);
     cdp__ck_table_close(&t);
     return st;
 }
@@ -3025,7 +3105,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
    on all ranks. */
 
 enum {
-    CDP__CK_WORDS = 8
+    CDP__CK_WORDS = 9
 };
 
 CDP__PRIVATE uint64_t cdp__ck_text_hash(uint64_t h, const char *text) {
@@ -3051,7 +3131,8 @@ CDP__PRIVATE uint64_t cdp__ck_blob_hash(const cdp_ckpt_blob *b) {
 CDP__PRIVATE cdp_status cdp__ck_differs(
     const cdp_ckpt *c, uint32_t what, uint32_t rank, const uint64_t values[2]) {
     static const char *const names[CDP__CK_WORDS] = {"the step", "the number of items",
-        "the number of blobs", "file_bytes", "the path", "partial", "no_sync", "no_verify"};
+        "the number of blobs", "file_bytes", "the path", "partial", "no_sync", "no_verify",
+        "incremental"};
     const cdp_ckpt_desc *const d = &c->desc;
     const uint32_t item = what - CDP__CK_WORDS;
     const bool blob = item >= d->item_count;
@@ -3082,6 +3163,7 @@ CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *pa
     first[5] = d->partial;
     first[6] = d->no_sync;
     first[7] = d->no_verify;
+    first[8] = d->incremental;
     st = cdp__dt_agree(d->group, os, first, CDP__CK_WORDS, &rank, &word, values);
     if (st != CDP_OK) return st;
     if (rank != CDP__DT_NONE)
@@ -3198,6 +3280,7 @@ typedef struct cdp__ck_save {
     uint64_t step, id;
     uint64_t tensor_count, tensor_files, tensor_sums; /* blobs follow, on rank 0 alone */
     char name[64], folder[CDP__CK_PATH];              /* of the step; where it is written */
+    char from[CDP__CK_PATH];                          /* rank 0: the step that has linked files */
     uint8_t *blobs;                                   /* rank 0: bytes of all blobs */
     uint64_t blob_bytes, blob_room;
     int32_t lock_file; /* descriptor */
@@ -3345,12 +3428,24 @@ CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
     s->lock_file = -1;
 }
 
+/* A file that has not changed is that of the earlier step, which nothing writes to any more. */
+CDP__PRIVATE cdp_status cdp__ck_take_file(cdp__ck_save *s, const cdp__ck_file *f) {
+    char from[CDP__CK_PATH], to[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_path(from, s->from, s->t.text + f->name);
+    cdp__ck_path(to, s->folder, s->t.text + f->name);
+    err = cdp__ck_link_file(&s->disk, from, to, f->bytes);
+    return err ? cdp__ck_io(err, "cannot link or copy", from) : CDP_OK;
+}
+
 /* Creates a file with its header and its final length; it is synced when it is whole. */
 CDP__PRIVATE cdp_status cdp__ck_begin_file(cdp__ck_save *s, uint32_t file) {
     const cdp__ck_file *const f = &s->t.files[file];
-    uint8_t *const header = (uint8_t *)cdp__alloc(s->t.os, f->data_at);
+    uint8_t *header;
     char path[CDP__CK_PATH];
     int32_t err;
+    if (f->linked) return cdp__ck_take_file(s, f);
+    header = (uint8_t *)cdp__alloc(s->t.os, f->data_at);
     if (!header) return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory for a header");
     cdp__ck_fill_header(&s->t, file, header, f->data_at);
     cdp__ck_path(path, s->folder, s->t.text + f->name);
@@ -3641,6 +3736,8 @@ CDP__PRIVATE cdp_status cdp__ck_file_of(cdp__ck_save *s, uint32_t file) {
     cdp__ck_path(path, s->folder, s->t.text + s->t.files[file].name);
     s->file_index = file;
     err = cdp__ck_open_file(&s->disk, path, CDP_FILE_WRITE, &s->file);
+    if (err == EACCES && s->t.files[file].linked) /* somebody protects old steps; for its sync */
+        err = cdp__ck_open_file(&s->disk, path, 0, &s->file);
     if (err == ENOENT)
         return cdp_error_set(CDP_ERR_IO, -1, err,
             "cdp_ckpt_save: rank 0 has made %s, and this rank does not see it: all ranks must "
@@ -3729,6 +3826,120 @@ CDP__PRIVATE uint64_t cdp__ck_copy_shares(cdp__ck_save *s, uint8_t *to) {
         cdp__ck_signal(s);
     }
     return used;
+}
+
+/* ---- >>checkpoint/unchanged: files that have not changed since the newest step --------------- */
+
+/* Knows: sums of what is saved, and the newest step in the folder. Promises: all ranks leave out
+   the same files; where the older step cannot be read, all are written. */
+
+/* Sums what this rank would write of an entry. */
+CDP__PRIVATE void cdp__ck_sum_share(cdp__ck_save *s, uint64_t entry) {
+    const cdp__ck_entry *const e = &s->t.entries[entry];
+    const cdp__ck_share *const h = &s->shares[entry];
+    const uint64_t elem = cdp__dtype_row_of(e->dtype)->bytes;
+    const uint64_t slab = cdp__ck_slab_elements(&s->t, e);
+    uint64_t place = h->p.first;
+    while (place < h->p.last) {
+        const cdp__ck_run r = cdp__ck_run_at(&h->p, place, h->p.last);
+        cdp__ck_sum_slabs(&s->c->weights, h->at + (place - h->first) * elem, elem, r.at, r.count,
+            slab, s->t.sums + e->first_sum);
+        place += r.count;
+    }
+}
+
+CDP__PRIVATE bool cdp__ck_same_entry(const cdp__ck_table *t, const cdp__ck_entry *e,
+    const cdp__ck_table *old, const cdp__ck_entry *was) {
+    return !was->blob && was->dtype == e->dtype && was->ndim == e->ndim && was->at == e->at
+        && was->sums == e->sums && memcmp(was->shape, e->shape, e->ndim * sizeof *e->shape) == 0
+        && strcmp(cdp__ck_file_name(old, was), cdp__ck_file_name(t, e)) == 0
+        && memcmp(old->sums + was->first_sum, t->sums + e->first_sum,
+               (size_t)(e->sums * sizeof *t->sums))
+        == 0;
+}
+
+/* Whether the older step has a file of this name and length on disk. */
+CDP__PRIVATE bool cdp__ck_is_there(const cdp__ck_save *s, const cdp__ck_file *f) {
+    const cdp_os *const os = s->disk.os;
+    char path[CDP__CK_PATH];
+    cdp_file_info info;
+    int32_t fd, err;
+    cdp__ck_path(path, s->from, s->t.text + f->name);
+    err = cdp__ck_open_file(&s->disk, path, 0, &fd);
+    if (err) return false;
+    err = -os->files.file_info(os->user, fd, &info);
+    cdp__ck_close_file(&s->disk, fd, &err);
+    return !err && info.regular && info.bytes == f->bytes;
+}
+
+/* Marks the files that the older step has; entries of a file are all of it. */
+CDP__PRIVATE void cdp__ck_mark_same(cdp__ck_save *s, const cdp__ck_table *old, uint8_t *marks) {
+    uint64_t i;
+    if (old->slab != s->t.slab) return;
+    memset(marks, 1, (size_t)s->tensor_files);
+    for (i = 0; i < s->tensor_count; ++i) {
+        const cdp__ck_entry *const e = &s->t.entries[i];
+        const cdp__ck_entry *const was = cdp__ck_look(old, cdp__ck_name(&s->t, e));
+        if (!was || !cdp__ck_same_entry(&s->t, e, old, was)) marks[e->file] = 0;
+    }
+    for (i = 0; i < s->tensor_files; ++i)
+        if (marks[i]) marks[i] = cdp__ck_is_there(s, &s->t.files[i]);
+}
+
+/* Rank 0: marks what is the same in the newest step; nothing, if that cannot be read. */
+CDP__PRIVATE void cdp__ck_mark(cdp__ck_save *s, uint8_t *marks) {
+    cdp__ck_table old;
+    uint64_t step;
+    int32_t err;
+    char name[64];
+    if (cdp__ck_newest(&s->disk, s->c->path, UINT64_MAX, &step)) return;
+    cdp__ck_step_name(name, step);
+    cdp__ck_path(s->from, s->c->path, name);
+    cdp__ck_table_open(&old, s->disk.os);
+    if (cdp__ck_describe(&s->disk, s->from, &old, &err)) cdp__ck_mark_same(s, &old, marks);
+    cdp__ck_table_close(&old);
+}
+
+/* Nothing of a marked file is written or copied. Its sums are counted once, by rank 0, those of
+   others again while they are written. */
+CDP__PRIVATE void cdp__ck_leave_out(cdp__ck_save *s, const uint8_t *marks) {
+    uint64_t i;
+    for (i = 0; i < s->tensor_files; ++i) {
+        s->t.files[i].linked = marks[i] != 0;
+        s->info.linked_files += marks[i];
+    }
+    for (i = 0; i < s->tensor_count; ++i) {
+        const cdp__ck_entry *const e = &s->t.entries[i];
+        cdp__ck_piece *const p = &s->shares[i].p;
+        const bool linked = marks[e->file] != 0;
+        if (!linked || cdp_rank(s->group))
+            memset(s->t.sums + e->first_sum, 0, (size_t)(e->sums * sizeof *s->t.sums));
+        if (!linked) continue;
+        s->info.linked_bytes += e->bytes;
+        s->rest -= (p->last - p->first) * cdp__dtype_row_of(e->dtype)->bytes;
+        p->last = p->first;
+    }
+    s->progress.total = s->rest;
+}
+
+/* Leaves out what has not changed. Collective, before blobs are added. */
+CDP__PRIVATE cdp_status cdp__ck_unchanged(cdp__ck_save *s) {
+    uint8_t *const marks = (uint8_t *)cdp__alloc_zero(s->t.os, s->tensor_files + 1);
+    cdp_status st = CDP_OK;
+    uint64_t i;
+    if (!marks) st = cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
+    st = cdp__ck_verdict(s->group, st);
+    for (i = 0; st == CDP_OK && i < s->tensor_count; ++i)
+        cdp__ck_sum_share(s, i);
+    if (st == CDP_OK && s->tensor_sums)
+        st =
+            cdp_allreduce(s->group, NULL, s->t.sums, s->tensor_sums, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+    if (st == CDP_OK && cdp_rank(s->group) == 0) cdp__ck_mark(s, marks);
+    if (st == CDP_OK && s->tensor_files)
+        st = cdp_broadcast(s->group, marks, s->tensor_files, CDP_DTYPE_U8, 0);
+    if (st == CDP_OK) cdp__ck_leave_out(s, marks);
+    cdp__free(s->t.os, marks);
+    return st;
 }
 
 /* ---- >>checkpoint/run: a save as a machine that a call, a thread or frames drive ------------- */
@@ -3878,7 +4089,10 @@ CDP__PRIVATE cdp_status cdp__ck_save_plan(cdp__ck_save *s) {
     for (i = 0; i < s->t.count; ++i)
         s->info.total_bytes += s->t.entries[i].bytes;
     if (!cdp__ck_shares(s)) st = cdp_error_set(CDP_ERR_NOMEM, -1, 0, "cdp_ckpt: out of memory");
-    return cdp__ck_verdict(c->desc.group, st);
+    st = cdp__ck_verdict(c->desc.group, st);
+    if (st == CDP_OK && c->desc.incremental) st = cdp__ck_unchanged(s);
+    s->info.predicted_us = cdp__ck_predict(&c->desc, s->info.total_bytes - s->info.linked_bytes);
+    return st;
 }
 
 CDP__PRIVATE void cdp__ck_save_close(cdp__ck_save *s) {
@@ -5189,6 +5403,7 @@ CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *r, uint32_t inde
     memcpy(out.shape, r->t.entries[index].shape, sizeof out.shape);
     out.bytes = r->t.entries[index].bytes;
     out.blob = r->t.entries[index].blob;
+    if (r->t.entries[index].layout) out.layout = r->t.text + r->t.entries[index].layout;
     return out;
 }
 

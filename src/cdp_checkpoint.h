@@ -64,7 +64,7 @@
         read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
         compare files with their sums                      cdp_ckpt_verify
         find the newest step                               cdp_ckpt_newest
-        In a shell: tools/checkpoint lists, verifies, compares.
+        In a shell: tools/checkpoint lists, verifies, compares, merges, converts, draws.
 
     WHAT A RANK BRINGS
         An array that all ranks have as a copy, as in cdp_ddp: an item without a mesh. Ranks write
@@ -88,7 +88,8 @@
             cdp_item.file says; model.safetensors.index.json: which tensor is where
         PATH/step-00000123/blobs.safetensors: blobs as U8 "NAME", or "NAME.rank00003"
         PATH/step-00000123/checkpoint.json: step, files, tensors and blobs with their offsets, the
-            layouts that were saved (for people), and sums. A step without it does not exist.
+            layouts that were saved (for people: cdp_ckpt_entry.layout), and sums. A step without
+            it does not exist.
         PATH/latest: the name of the newest step, for people; loading looks at the folders.
         PATH/lock: locked while a job saves, so that a second one is refused (BUSY).
         Elements of 8 bytes come first in a file, then those of 4, 2 and 1, so all are aligned; the

@@ -1,16 +1,20 @@
-/*  checkpoint.c - lists, verifies, compares and merges checkpoints of cdp_checkpoint.h
+/*  checkpoint.c - lists, verifies, compares, merges, converts and draws checkpoints of cdp_checkpoint.h
 
         gcc -O2 tools/checkpoint.c -o checkpoint -pthread -lm
         checkpoint list PATH              tensors and blobs: dtype, shape, bytes, file
         checkpoint verify PATH            compares every sum; names each tensor that is damaged
         checkpoint compare PATH OTHER     names what is not the same in both
         checkpoint merge PATH FILE        writes all tensors into one new file of safetensors
+        checkpoint convert PATH FILE --dtype bf16    the same; floats become floats of this dtype
+        checkpoint show PATH > page.svg   draws which rank had what of each tensor, as SVG
 
     PATH is a folder of steps (the newest counts), one step, a folder with files of safetensors as
     Hugging Face has them (these have no sums), or one such file. merge compares each sum that
     there is, leaves bytes of the program (blobs) out and says so, and gives FILE its name at the
-    end; a FILE that exists is not touched. On a terminal, verify, compare and merge draw a bar on
-    stderr. Exit code: 0; 1: damage, a difference, PATH cannot be read, or FILE not be written;
+    end; a FILE that exists is not touched. convert rounds as cdp_convert() does: what f16 or f8
+    cannot hold becomes infinite, or NaN. Integers stay what they are. show reads no elements; the
+    picture follows the light or dark scheme of its page. On a terminal, verify, compare, merge and
+    convert draw a bar on stderr. Exit code: 0; 1: damage, a difference, PATH cannot be read, or FILE not be written;
     2: wrong arguments. */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
@@ -34,8 +38,11 @@ static int usage(FILE *to) {
         "       checkpoint verify PATH\n"
         "       checkpoint compare PATH OTHER\n"
         "       checkpoint merge PATH FILE\n"
+        "       checkpoint convert PATH FILE --dtype f32|f16|bf16|...\n"
+        "       checkpoint show PATH > page.svg\n"
         "PATH: a folder of steps (the newest counts), one step, a folder with files of\n"
-        "safetensors, or one such file. merge writes all tensors into FILE, which must be new.\n");
+        "safetensors, or one such file. merge writes all tensors into FILE, which must be new;\n"
+        "convert does so, too, and rounds each float once; show draws how tensors were cut.\n");
     return to == stdout ? 0 : 2;
 }
 
@@ -233,16 +240,37 @@ static bool merge_fits(const cdp_ckpt_reader *r) {
     return true;
 }
 
-/* Writes the header of a file that has all tensors. */
-static bool merge_header(const cdp_ckpt_reader *r, FILE *f) {
+/* What an element becomes: floats become `to`; CDP_DTYPE_COUNT: nothing changes. */
+static cdp_dtype dtype_after(cdp_dtype from, cdp_dtype to) {
+    return to != CDP_DTYPE_COUNT && cdp__dtype_row_of(from)->kind == CDP__FLOAT ? to : from;
+}
+
+/* Fills order[] with the tensors in their order in the file: large elements first, so that all are
+   aligned. Returns how many. */
+static uint32_t merge_order(const cdp_ckpt_reader *r, cdp_dtype to, uint32_t *order) {
+    uint32_t n = 0;
+    for (uint64_t size = 8; size; size /= 2)
+        for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
+            const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+            if (!e.blob && cdp_dtype_size(dtype_after(e.dtype, to)) == size) order[n++] = i;
+        }
+    return n;
+}
+
+/* Writes the header of a file that has these tensors. */
+static bool merge_header(
+    const cdp_ckpt_reader *r, cdp_dtype to, const uint32_t *order, uint32_t n, FILE *f) {
     cdp__ck_table one = r->t; /* with the same texts */
     bool ok = false;
-    one.entries = (cdp__ck_entry *)malloc((size_t)r->t.count * sizeof *one.entries + 1);
-    one.count = 0;
-    for (uint64_t i = 0; one.entries && i < r->t.count; ++i) {
-        if (r->t.entries[i].blob) continue;
-        one.entries[one.count] = r->t.entries[i];
-        one.entries[one.count++].file = 0;
+    one.entries = (cdp__ck_entry *)malloc(n * sizeof *one.entries + 1);
+    one.count = n;
+    for (uint32_t i = 0; one.entries && i < n; ++i) {
+        cdp__ck_entry *const e = &one.entries[i];
+        *e = r->t.entries[order[i]];
+        e->file = 0;
+        e->bytes /= cdp_dtype_size(e->dtype);
+        e->dtype = dtype_after(e->dtype, to);
+        e->bytes *= cdp_dtype_size(e->dtype);
     }
     const size_t bytes = one.entries ? (size_t)cdp__ck_header_bytes(&one, 0) : 0;
     uint8_t *const header = (uint8_t *)malloc(bytes + 1);
@@ -255,27 +283,42 @@ static bool merge_header(const cdp_ckpt_reader *r, FILE *f) {
     return ok;
 }
 
+/* Converts elements; where they are, if they do not become larger. NULL: they cannot be. */
+static char *converted(char *x, char *y, cdp_dtype from, cdp_dtype to, uint64_t count) {
+    char *const into = cdp_dtype_size(to) > cdp_dtype_size(from) ? y : x;
+    if (from == to) return x;
+    return into && cdp_convert(x, from, into, to, count, NULL) == CDP_OK ? into : NULL;
+}
+
 /* Copies a tensor. Returns 0, 1: not written, -1: not readable. */
-static int merge_rows(cdp_ckpt_reader *r, uint32_t i, FILE *f) {
+static int merge_rows(cdp_ckpt_reader *r, uint32_t i, cdp_dtype to, FILE *f) {
+    const cdp_dtype from = cdp_ckpt_entry_at(r, i).dtype, as = dtype_after(from, to);
+    const uint64_t elem = cdp_dtype_size(from), size = cdp_dtype_size(as);
     rows w = rows_of(r, i);
     char *const x = (char *)malloc((size_t)w.room);
+    char *const y = size > elem ? (char *)malloc((size_t)(w.room / elem * size + size)) : NULL;
     int result = x ? 0 : 1;
     while (result == 0 && rows_next(&w)) {
+        const uint64_t count = w.bytes / elem;
+        const char *out = NULL;
         if (cdp_ckpt_read(r, i, &w.box, x) != CDP_OK)
             result = -1;
-        else if (fwrite(x, 1, (size_t)w.bytes, f) != w.bytes)
+        else if (!(out = converted(x, y, from, as, count))
+            || fwrite(out, 1, (size_t)(count * size), f) != count * size)
             result = 1;
     }
     free(x);
+    free(y);
     return result;
 }
 
-static int merge_into(cdp_ckpt_reader *r, FILE *f) {
-    int result = merge_header(r, f) ? 0 : 1;
-    for (uint32_t i = 0; result == 0 && i < cdp_ckpt_count(r); ++i) {
-        if (cdp_ckpt_entry_at(r, i).blob) continue;
-        result = merge_rows(r, i, f);
-    }
+static int merge_into(cdp_ckpt_reader *r, cdp_dtype to, FILE *f) {
+    uint32_t *const order = (uint32_t *)malloc(cdp_ckpt_count(r) * sizeof *order + 1);
+    const uint32_t n = order ? merge_order(r, to, order) : 0;
+    int result = order && merge_header(r, to, order, n, f) ? 0 : 1;
+    for (uint32_t i = 0; result == 0 && i < n; ++i)
+        result = merge_rows(r, order[i], to, f);
+    free(order);
     return result;
 }
 
@@ -288,7 +331,7 @@ static bool on_disk(FILE *f) {
 #endif
 }
 
-static int merge(const char *path, const char *to) {
+static int merge(const char *path, const char *to, cdp_dtype dtype) {
     cdp_ckpt_reader *const r = open_path(path);
     char part[4096];
     FILE *f = fopen(to, "rb");
@@ -324,7 +367,7 @@ static int merge(const char *path, const char *to) {
         cdp_ckpt_close(r);
         return 1;
     }
-    result = merge_into(r, f);
+    result = merge_into(r, dtype, f);
     bar_end();
     if (result < 0) cdp_print_error(stderr);
     if (!result && !on_disk(f)) result = 1;
@@ -340,12 +383,231 @@ static int merge(const char *path, const char *to) {
     return result ? 1 : 0;
 }
 
+static int convert(const char *path, const char *to, const char *name) {
+    for (int d = 1; d < CDP_DTYPE_COUNT; ++d) {
+        char word[16]; /* that safetensors has for it */
+        if (strcmp(name, cdp_dtype_name((cdp_dtype)d)) == 0
+            && cdp__dtype_row_of((cdp_dtype)d)->kind == CDP__FLOAT
+            && cdp__ck_dtype_word((cdp_dtype)d, word))
+            return merge(path, to, (cdp_dtype)d);
+    }
+    fprintf(
+        stderr, "checkpoint: --dtype %s is no dtype of floats; such as f32, f16 or bf16\n", name);
+    return 2;
+}
+
+/* ---- a picture ---- */
+
+enum {
+    SHOW_WIDTH = 640,
+    SHOW_BOX = 40,   /* height of a tensor */
+    SHOW_EACH = 66,  /* with its text */
+    SHOW_RANKS = 256 /* more are not drawn one by one */
+};
+
+/* Writes a text of somebody else into XML. */
+static void show_text(cdp__text *t, const char *text) {
+    for (; *text; ++text)
+        if (*text == '&')
+            cdp__text_add(t, "&amp;");
+        else if (*text == '<')
+            cdp__text_add(t, "&lt;");
+        else if (*text == '>')
+            cdp__text_add(t, "&gt;");
+        else
+            cdp__text_char(t, (uint8_t)*text < ' ' ? '?' : *text);
+}
+
+/* Takes numbers like "2x4" from a text; returns what is behind them, or NULL. */
+static const char *show_numbers(const char *s, uint64_t *out, uint32_t max, uint32_t *n) {
+    for (*n = 0; *n < max; ++s) {
+        char *end;
+        out[(*n)++] = strtoull(s, &end, 10);
+        if (end == s || *s == '-' || !out[*n - 1]) return NULL;
+        s = end;
+        if (*s != 'x') return s;
+    }
+    return NULL;
+}
+
+/* Makes the layout that a tensor was saved with, on paper; false: its text cannot be read back,
+   such as that of a cut. */
+static bool show_layout(const cdp_ckpt_entry *e, cdp_layout *l, cdp_mesh **mesh) {
+    const char *const on = e->layout ? strstr(e->layout, " on ") : NULL;
+    uint64_t shape[CDP_MESH_DIMS];
+    char places[256];
+    cdp_mesh_desc d;
+    const char *s;
+    *mesh = NULL;
+    if (!on || on - e->layout >= (int)sizeof places) return false;
+    memset(&d, 0, sizeof d);
+    memset(l, 0, sizeof *l);
+    memcpy(places, e->layout, (size_t)(on - e->layout));
+    places[on - e->layout] = 0;
+    s = show_numbers(on + 4, shape, CDP_MESH_DIMS, &d.ndim);
+    if (!s) return false;
+    l->ndim = e->ndim;
+    memcpy(l->shape, e->shape, sizeof l->shape);
+    if (strncmp(s, " of ", 4) == 0) s = show_numbers(s + 4, l->shape, CDP_TENSOR_DIMS, &l->ndim);
+    if (!s || *s) return false;
+    d.paper_ranks = 1;
+    for (uint32_t k = 0; k < d.ndim; ++k) {
+        if (shape[k] > SHOW_RANKS / d.paper_ranks) return false;
+        d.shape[k] = (uint32_t)shape[k];
+        d.paper_ranks *= d.shape[k];
+    }
+    l->dtype = e->dtype;
+    if (cdp_mesh_create(&d, mesh) != CDP_OK) return false;
+    l->mesh = *mesh;
+    return cdp_layout_parse(l, places) == CDP_OK;
+}
+
+/* The box of a rank, whose coordinates are those of its number in the mesh. */
+static bool show_rank(const cdp_layout *l, uint32_t rank, cdp_box *box) {
+    const cdp_mesh_desc *const m = cdp_mesh_desc_of(l->mesh);
+    uint32_t coord[CDP_MESH_DIMS];
+    for (uint32_t d = m->ndim; d-- > 0; rank /= m->shape[d])
+        coord[d] = rank % m->shape[d];
+    memset(box, 0, sizeof *box);
+    return cdp_layout_box(l, coord, box) != 0;
+}
+
+/* Which two dimensions go down and across: those that are cut. False: more are. */
+static bool show_dims(const cdp_layout *l, uint32_t dims[2]) {
+    const uint32_t ranks = cdp_mesh_desc_of(l->mesh)->paper_ranks;
+    uint32_t n = 0, cut[CDP_TENSOR_DIMS];
+    for (uint32_t d = 0; d < l->ndim; ++d) {
+        bool is_cut = false;
+        cdp_box box;
+        for (uint32_t k = 0; k < ranks; ++k)
+            is_cut = is_cut || (show_rank(l, k, &box) && box.size[d] != l->shape[d]);
+        if (is_cut) cut[n++] = d;
+    }
+    dims[0] = n ? cut[0] : 0;
+    dims[1] = n > 1 ? cut[1] : l->ndim;
+    return n <= 2;
+}
+
+static void show_box(cdp__text *t, uint32_t tint, const double at[4], const char *inside) {
+    cdp__text_add(t, "<rect class=\"box\" x=\"");
+    cdp__text_tenths(t, 10 + at[0] * (SHOW_WIDTH - 20));
+    cdp__text_add(t, "\" y=\"");
+    cdp__text_tenths(t, at[1]);
+    cdp__text_add(t, "\" width=\"");
+    cdp__text_tenths(t, at[2] * (SHOW_WIDTH - 20));
+    cdp__text_add(t, "\" height=\"");
+    cdp__text_tenths(t, at[3]);
+    cdp__text_add(t, "\" fill=\"%s\"><title>%s</title></rect>\n", cdp__svg_tint(tint), inside);
+    if (at[2] * (SHOW_WIDTH - 20) < 7.0 * (double)strlen(inside) || at[3] < 12) return;
+    cdp__text_add(t, "<text class=\"in\" x=\"");
+    cdp__text_tenths(t, 14 + at[0] * (SHOW_WIDTH - 20));
+    cdp__text_add(t, "\" y=\"");
+    cdp__text_tenths(t, at[1] + at[3] / 2 + 4);
+    cdp__text_add(t, "\">%s</text>\n", inside);
+}
+
+/* The ranks that have the box of `rank`; false: one with a lower number has it, too. */
+static bool show_holders(const cdp_layout *l, uint32_t rank, const cdp_box *box, char text[64]) {
+    const uint32_t ranks = cdp_mesh_desc_of(l->mesh)->paper_ranks;
+    cdp__text t = cdp__text_of(text, 64);
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < ranks; ++k) {
+        cdp_box other;
+        if (!show_rank(l, k, &other) || memcmp(&other, box, sizeof other) != 0) continue;
+        if (k < rank) return false;
+        if (n++ < 4) cdp__text_add(&t, n > 1 ? " %u" : "%u", k);
+    }
+    if (n > 4) cdp__text_add(&t, " +%u", n - 4);
+    (void)cdp__text_end(&t);
+    return true;
+}
+
+/* Draws who had what of a tensor. False: it is not known. */
+static bool show_boxes(cdp__text *t, const cdp_layout *l, double y) {
+    uint32_t dims[2];
+    if (!l->ndim || !show_dims(l, dims)) return false;
+    for (uint32_t k = 0; k < cdp_mesh_desc_of(l->mesh)->paper_ranks; ++k) {
+        const uint32_t down = dims[0], across = dims[1];
+        const bool lone = across == l->ndim; /* one dimension is cut: side by side */
+        char holders[64];
+        cdp_box box;
+        double at[4] = {0, y, 1, SHOW_BOX};
+        if (!show_rank(l, k, &box) || !show_holders(l, k, &box, holders)) continue;
+        const uint32_t x = lone && l->ndim == 1 ? down : across;
+        if (x < l->ndim) {
+            at[0] = (double)box.start[x] / (double)l->shape[x];
+            at[2] = (double)box.size[x] / (double)l->shape[x];
+        }
+        if (x != down) {
+            at[1] += SHOW_BOX * (double)box.start[down] / (double)l->shape[down];
+            at[3] = SHOW_BOX * (double)box.size[down] / (double)l->shape[down];
+        }
+        show_box(t, k, at, holders);
+    }
+    return true;
+}
+
+static void show_entry(cdp__text *t, const cdp_ckpt_entry *e, uint32_t y) {
+    const double whole[4] = {0, y + 18, 1, SHOW_BOX};
+    cdp_mesh *mesh = NULL;
+    cdp_layout l;
+    char type[256];
+    bool drawn;
+    type_text(e, type, sizeof type);
+    cdp__text_add(t, "<text x=\"10\" y=\"%u\">", y + 12);
+    show_text(t, e->name);
+    cdp__text_add(t, " <tspan class=\"thin\">%s ", type);
+    show_text(t, e->layout ? e->layout : "");
+    cdp__text_add(t, " in ");
+    show_text(t, e->file);
+    cdp__text_add(t, "</tspan></text>\n");
+    drawn = show_layout(e, &l, &mesh) && show_boxes(t, &l, y + 18);
+    if (!drawn) show_box(t, 7, whole, e->layout ? "cut otherwise" : "no mesh");
+    cdp_mesh_destroy(mesh);
+}
+
+static uint64_t show_page(const cdp_ckpt_reader *r, char *text, uint64_t room) {
+    cdp__text t = cdp__text_of(text, room);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i)
+        n += !cdp_ckpt_entry_at(r, i).blob;
+    cdp__svg_begin(&t, SHOW_WIDTH, 30 + n * SHOW_EACH);
+    cdp__text_add(&t, "<text x=\"10\" y=\"18\">step %llu: %u tensors; numbers are ranks</text>\n",
+        (unsigned long long)cdp_ckpt_step_of(r), n);
+    for (uint32_t i = 0, y = 28; i < cdp_ckpt_count(r); ++i) {
+        const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+        if (e.blob) continue;
+        show_entry(&t, &e, y);
+        y += SHOW_EACH;
+    }
+    cdp__text_add(&t, "</svg>\n");
+    return cdp__text_end(&t);
+}
+
+static int show(const char *path) {
+    cdp_ckpt_reader *const r = open_path(path);
+    const uint64_t bytes = show_page(r, NULL, 0);
+    char *const page = (char *)malloc((size_t)bytes + 1);
+    int result = 1;
+    if (page) {
+        (void)show_page(r, page, bytes + 1);
+        result = fwrite(page, 1, (size_t)bytes, stdout) == bytes && fflush(stdout) == 0 ? 0 : 1;
+    }
+    if (result) fprintf(stderr, "checkpoint: the picture cannot be written\n");
+    free(page);
+    cdp_ckpt_close(r);
+    return result;
+}
+
 int main(int argc, char **argv) {
     const char *const what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0) return usage(stdout);
     if (argc == 3 && strcmp(what, "list") == 0) return list(argv[2]);
     if (argc == 3 && strcmp(what, "verify") == 0) return verify(argv[2]);
     if (argc == 4 && strcmp(what, "compare") == 0) return compare(argv[2], argv[3]);
-    if (argc == 4 && strcmp(what, "merge") == 0) return merge(argv[2], argv[3]);
+    if (argc == 4 && strcmp(what, "merge") == 0) return merge(argv[2], argv[3], CDP_DTYPE_COUNT);
+    if (argc == 6 && strcmp(what, "convert") == 0 && strcmp(argv[4], "--dtype") == 0)
+        return convert(argv[2], argv[3], argv[5]);
+    if (argc == 3 && strcmp(what, "show") == 0) return show(argv[2]);
     return usage(stderr);
 }

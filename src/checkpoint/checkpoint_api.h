@@ -47,7 +47,7 @@ typedef struct cdp_ckpt_desc {
                          rounded once; sums are those of what the files have */
     double disk_bytes_per_us; /* that the disk takes from all ranks together, synced, in MB/s; for
                                  predicted_us alone (default: 750) */
-    const cdp_os *os; /* whose files are used; it must outlive the cdp_ckpt (default: the
+    const cdp_os *os;         /* whose files are used; it must outlive the cdp_ckpt (default: the
                             group's) */
     /* May be NULL. Called by the thread that saves or loads, after each piece of at most 8 MiB:
        bytes of this rank that are done, of all that it will write or read. cdp_ckpt_save_async()

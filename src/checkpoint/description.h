@@ -27,11 +27,12 @@ CDP__PRIVATE void cdp__ck_hex(cdp__text *t, uint64_t v) {
         cdp__text_char(t, "0123456789abcdef"[v >> (shift - 4) & 15]);
 }
 
-/* How a tensor was cut, for people: kept as text, because the program may change its items while
-   they are written. */
+/* How a tensor was cut, for people: "S0,R on 2x4", or "S0 on 2 of 60" where files have another shape
+   than what was cut. Kept as text, because the program may change its items while they are
+   written. */
 CDP__PRIVATE bool cdp__ck_keep_layout(cdp__ck_table *t, cdp__ck_entry *e, const cdp_layout *l) {
     const cdp_mesh_desc *const m = l->mesh ? cdp_mesh_desc_of(l->mesh) : NULL;
-    char places[256], all[256 + 16 * CDP_MESH_DIMS];
+    char places[256], all[256 + 16 * CDP_MESH_DIMS + 24 * CDP_TENSOR_DIMS];
     cdp__text text = cdp__text_of(all, sizeof all);
     uint32_t d;
     if (!m) return true;
@@ -39,6 +40,9 @@ CDP__PRIVATE bool cdp__ck_keep_layout(cdp__ck_table *t, cdp__ck_entry *e, const 
     cdp__text_add(&text, "%s on ", places);
     for (d = 0; d < m->ndim; ++d)
         cdp__text_add(&text, d ? "x%u" : "%u", (unsigned)m->shape[d]);
+    if (l->ndim != e->ndim || memcmp(l->shape, e->shape, e->ndim * sizeof *e->shape) != 0)
+        for (d = 0; d < l->ndim; ++d)
+            cdp__text_add(&text, d ? "x%llu" : " of %llu", (unsigned long long)l->shape[d]);
     (void)cdp__text_end(&text);
     e->layout = cdp__ck_text(t, all, strlen(all));
     return e->layout != UINT64_MAX;
@@ -142,6 +146,10 @@ CDP__PRIVATE bool cdp__ck_read_entry(cdp__ck_table *t, cdp__json_reader *j, cdp_
         } else if (cdp__ck_is(j, "offset")) {
             have |= 8;
             ok = cdp__ck_number(t, j, &e->at);
+        } else if (cdp__ck_is(j, "layout")) {
+            ok = cdp__json_next(j) == CDP__JSON_TEXT || cdp__ck_bad(t, "a layout is no text");
+            if (ok) e->layout = cdp__ck_json_text(t, j);
+            ok = ok && e->layout != UINT64_MAX;
         } else if (cdp__ck_is(j, "sums")) {
             ok = cdp__json_next(j) == CDP__JSON_TEXT || cdp__ck_bad(t, "sums are no text");
             sums = j->text;

@@ -102,8 +102,7 @@ CDP__PRIVATE int32_t cdp__ck_write_file(cdp__ck_disk *d, const char *path, const
     return err;
 }
 
-CDP__PRIVATE int32_t cdp__ck_copy_bytes(
-    cdp__ck_disk *d, int32_t from, int32_t to, uint64_t bytes) {
+CDP__PRIVATE int32_t cdp__ck_copy_bytes(cdp__ck_disk *d, int32_t from, int32_t to, uint64_t bytes) {
     uint8_t *const buffer = (uint8_t *)cdp__alloc(d->os, CDP__CK_CALL);
     int32_t err = buffer ? 0 : ENOMEM;
     uint64_t at, n;

@@ -471,6 +471,7 @@ CDP_API cdp_ckpt_entry cdp_ckpt_entry_at(const cdp_ckpt_reader *r, uint32_t inde
     memcpy(out.shape, r->t.entries[index].shape, sizeof out.shape);
     out.bytes = r->t.entries[index].bytes;
     out.blob = r->t.entries[index].blob;
+    if (r->t.entries[index].layout) out.layout = r->t.text + r->t.entries[index].layout;
     return out;
 }
 

@@ -19,6 +19,10 @@ typedef struct cdp_ckpt_entry {
     uint32_t ndim;
     uint64_t shape[CDP_TENSOR_DIMS], bytes;
     bool blob;
+    /* how it was cut when it was saved, for people: placements, mesh, and shape if that was another
+       one: "S0,R on 2x4", "S0 on 2 of 60". NULL: it was not cut on a mesh, or files do not say.
+       Belongs to the reader */
+    const char *layout;
 } cdp_ckpt_entry;
 
 /* Open `path`: what cdp_ckpt_load() says; of a folder of steps the newest complete one. Local. `os`

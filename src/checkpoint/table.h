@@ -26,7 +26,7 @@
 
 typedef struct cdp__ck_entry {
     uint64_t name;            /* byte of `text` */
-    uint64_t begin, layout;   /* while saving, bytes of `text`: begin of file names; 0: no layout */
+    uint64_t begin, layout;   /* bytes of `text`: begin of file names, while saving; 0: no layout */
     uint64_t at, bytes;       /* in the file */
     uint64_t first_sum, sums; /* of `sums`; 0: the files have none */
     uint64_t first_block, blocks; /* of `blocks`; 0: it lies at one place */

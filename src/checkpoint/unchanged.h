@@ -123,8 +123,8 @@ CDP__PRIVATE cdp_status cdp__ck_unchanged(cdp__ck_save *s) {
     for (i = 0; st == CDP_OK && i < s->tensor_count; ++i)
         cdp__ck_sum_share(s, i);
     if (st == CDP_OK && s->tensor_sums)
-        st = cdp_allreduce(
-            s->group, NULL, s->t.sums, s->tensor_sums, CDP_DTYPE_U64, CDP_REDUCE_SUM);
+        st =
+            cdp_allreduce(s->group, NULL, s->t.sums, s->tensor_sums, CDP_DTYPE_U64, CDP_REDUCE_SUM);
     if (st == CDP_OK && cdp_rank(s->group) == 0) cdp__ck_mark(s, marks);
     if (st == CDP_OK && s->tensor_files)
         st = cdp_broadcast(s->group, marks, s->tensor_files, CDP_DTYPE_U8, 0);

@@ -41,6 +41,23 @@ if command -v strace > /dev/null; then
     strace -f -e trace=fsync,rename -o "$work/calls" "$CHECKPOINT" merge "$one" "$work/three.safetensors" > "$work/out" 2> "$work/err"
     check "the file is on the disk before it has its name" "$(grep -oE 'fsync|rename' "$work/calls" | tr '\n' ' ')" 'fsync rename '
 fi
+"$CHECKPOINT" convert "$work/run" "$work/half.safetensors" --dtype bf16 > "$work/out" 2> "$work/err"
+check "all tensors are converted" $? 0
+"$CHECKPOINT" list "$work/half.safetensors" > "$work/out" 2> "$work/err"
+check "no float is left that is wider" "$(grep -c 'f32\[' "$work/out")" 0
+has "they are bf16" "$work/out" 'bf16['
+"$CHECKPOINT" convert "$work/half.safetensors" "$work/wide.safetensors" --dtype f32 > "$work/out" 2> "$work/err"
+"$CHECKPOINT" convert "$work/wide.safetensors" "$work/narrow.safetensors" --dtype bf16 > "$work/out" 2> "$work/err"
+check "and back, and again: what was rounded once stays" "$(cksum < "$work/narrow.safetensors")" "$(cksum < "$work/half.safetensors")"
+"$CHECKPOINT" convert "$one" "$work/same.safetensors" --dtype f32 > "$work/out" 2> "$work/err"
+check "what has the dtype already is not changed" "$(cksum < "$work/same.safetensors")" "$before"
+"$CHECKPOINT" convert "$one" "$work/no.safetensors" --dtype int8 > "$work/out" 2> "$work/err"
+check "a dtype that is none of floats is refused" $? 2
+check "and nothing is written" "$(find "$work" -name 'no.safe*')" ''
+"$CHECKPOINT" show "$work/run" > "$work/page.svg" 2> "$work/err"
+check "a picture is drawn" $? 0
+has "for dark pages, too" "$work/page.svg" 'prefers-color-scheme:dark'
+check "each tensor has its text" "$(grep -c 'safetensors</tspan>' "$work/page.svg")" "$("$CHECKPOINT" list "$one" | grep -c safetensors)"
 "$CHECKPOINT" merge "$work/run" "$work/no/such.safetensors" > "$work/out" 2> "$work/err"
 check "a folder that is not there is an error" $? 1
 

@@ -1458,6 +1458,10 @@ TEST(a_reader_needs_no_group) {
     T_EQ(CDP_ERR_INVALID, cdp_ckpt_read(r, cdp_ckpt_find(r, "cut"), &outside, box));
     T_EQ(UINT32_MAX, cdp_ckpt_find(r, "nobody"));
     T_EQ(3, cdp_ckpt_entry_at(r, cdp_ckpt_find(r, "flat")).ndim);
+    /* how they were cut */
+    T_TEXT("S1 on 4", cdp_ckpt_entry_at(r, cdp_ckpt_find(r, "cut")).layout);
+    T_TEXT("S0#1 on 4 of 60", cdp_ckpt_entry_at(r, cdp_ckpt_find(r, "flat")).layout);
+    T(cdp_ckpt_entry_at(r, cdp_ckpt_find(r, "whole \xc3\xa4\"\\")).layout == NULL);
     cdp_ckpt_close(r);
     /* the same files without checkpoint.json: as Hugging Face has them */
     snprintf(path, sizeof path, "rm %s/step-00000009/checkpoint.json", folder);
@@ -1539,8 +1543,7 @@ int main(int argc, char **argv) {
         {"files_that_have_not_changed_are_linked", files_that_have_not_changed_are_linked, 60},
         {"and_in_the_background", and_in_the_background, 30},
         {"where_links_fail_they_are_copied", where_links_fail_they_are_copied, 30},
-        {"what_an_older_step_has_not_is_written",
-            what_an_older_step_has_not_is_written, 30},
+        {"what_an_older_step_has_not_is_written", what_an_older_step_has_not_is_written, 30},
         {"a_reader_needs_no_group", a_reader_needs_no_group, 30},
         {"what_would_be_written", what_would_be_written, 10},
     };
