@@ -2072,8 +2072,8 @@ CDP__PRIVATE void cdp__ck_hex(cdp__text *t, uint64_t v) {
         cdp__text_char(t, "0123456789abcdef"[v >> (shift - 4) & 15]);
 }
 
-/* How a tensor was cut, for people: "S0,R on 2x4", or "S0 on 2 of 60" where files have another shape
-   than what was cut. Kept as text, because the program may change its items while they are
+/* How a tensor was cut, for people: "S0,R on 2x4", or "S0 on 2 of 60" where files have another
+   shape than what was cut. Kept as text, because the program may change its items while they are
    written. */
 CDP__PRIVATE bool cdp__ck_keep_layout(cdp__ck_table *t, cdp__ck_entry *e, const cdp_layout *l) {
     const cdp_mesh_desc *const m = l->mesh ? cdp_mesh_desc_of(l->mesh) : NULL;

@@ -1,4 +1,4 @@
-/*  checkpoint.c - lists, verifies, compares, merges, converts and draws checkpoints of cdp_checkpoint.h
+/*  checkpoint.c - lists, verifies, compares, merges, converts and draws what cdp_checkpoint.h saved
 
         gcc -O2 tools/checkpoint.c -o checkpoint -pthread -lm
         checkpoint list PATH              tensors and blobs: dtype, shape, bytes, file
@@ -14,8 +14,8 @@
     end; a FILE that exists is not touched. convert rounds as cdp_convert() does: what f16 or f8
     cannot hold becomes infinite, or NaN. Integers stay what they are. show reads no elements; the
     picture follows the light or dark scheme of its page. On a terminal, verify, compare, merge and
-    convert draw a bar on stderr. Exit code: 0; 1: damage, a difference, PATH cannot be read, or FILE not be written;
-    2: wrong arguments. */
+    convert draw a bar on stderr. Exit code: 0; 1: damage, a difference, PATH cannot be read, or
+    FILE not be written; 2: wrong arguments. */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_checkpoint.h"

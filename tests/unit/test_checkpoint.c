@@ -1504,8 +1504,9 @@ TEST(what_would_be_written) {
     slow.disk_bytes_per_us = 64; /* a disk, not a rank */
     OK(cdp_ckpt_preview(&slow, &info));
     T(info.predicted_us == (double)(1u << 26));
+    const double wrong[3] = {-1, HUGE_VAL, (double)NAN};
     for (uint32_t i = 0; i < 3; ++i) {
-        slow.disk_bytes_per_us = i == 0 ? -1 : i == 1 ? HUGE_VAL : (double)NAN;
+        slow.disk_bytes_per_us = wrong[i];
         T_EQ(CDP_ERR_INVALID, cdp_ckpt_preview(&slow, &info));
         T_TEXT("cdp_ckpt_preview: desc.disk_bytes_per_us is", cdp_last_error()->text);
     }
