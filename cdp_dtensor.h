@@ -1042,6 +1042,16 @@ CDP__DT cdp_status cdp__dt_alive(const void *object, const char *call, const cha
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this %s was destroyed", call, what);
 }
 
+/* Where a mesh that was destroyed is remembered: inside of it. Plans, edges and layers may outlive
+   their mesh, whose address may be that of another object then. NULL for NULL. */
+CDP__DT const void *cdp__dt_mesh_mark(const void *mesh) {
+    return mesh ? (const char *)mesh + 16 : NULL;
+}
+
+CDP__DT bool cdp__dt_mesh_ended(const void *mesh) {
+    return cdp__ended(cdp__dt_mesh_mark(mesh));
+}
+
 /* Refuses the first argument of `list` that is NULL, by its name. */
 CDP__DT cdp_status cdp__dt_all_given(
     const char *call, const cdp__dt_argument *list, uint32_t count) {
@@ -1078,7 +1088,6 @@ CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
 CDP__DT void *cdp__dt_alloc(const cdp_os *os, uint64_t bytes) {
     void *p = os->alloc(os->user, bytes ? bytes : 1);
     if (p) memset(p, 0, (size_t)bytes);
-    cdp__ended_remove(p); /* no object that was destroyed is there any more */
     return p;
 }
 
@@ -1783,12 +1792,12 @@ CDP__DT cdp__dt_side cdp__dt_side_only(const cdp_layout *l, uint32_t node) {
 
 /* Why the mesh is no mesh: it is NULL, or was destroyed. */
 CDP__DT cdp_status cdp__dt_mesh_alive(const cdp_mesh *m, const char *call) {
-    return cdp__dt_alive(m, call, "mesh");
+    return m ? cdp__dt_alive(cdp__dt_mesh_mark(m), call, "mesh") : cdp__dt_missing(call, "mesh");
 }
 
 /* NULL for a mesh that was destroyed. */
 CDP__DT const cdp_mesh *cdp__dt_mesh_known(const cdp_mesh *m) {
-    return cdp__ended(m) ? NULL : m;
+    return cdp__dt_mesh_ended(m) ? NULL : m;
 }
 
 /* How many cuts of pieces a dimension of n ranks has: CDP_MESH_CUTS, fewer if they took more than
@@ -1985,7 +1994,7 @@ CDP__DT void cdp__dt_cuts_hold(const cdp_layout *l) {
 }
 
 CDP__DT void cdp__dt_cuts_release(const cdp_layout *l) {
-    if (cdp__ended(l->mesh)) return;
+    if (cdp__dt_mesh_ended(l->mesh)) return;
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)l->mesh;
     for (uint32_t by = 0; by < m->desc.ndim; ++by) {
         cdp__dt_cut *c = cdp__dt_cut_placed(l, by);
@@ -2888,6 +2897,7 @@ CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t 
 
 CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     cdp_mesh *m = (cdp_mesh *)cdp__dt_alloc(root->os, sizeof *m);
+    cdp__ended_remove(cdp__dt_mesh_mark(m));
     if (!m) return NULL;
     m->root = root;
     ++root->refs;
@@ -2902,7 +2912,7 @@ CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
 CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
     CDP_ASSERT(!m->kept);
-    cdp__ended_add(m);
+    cdp__ended_add(cdp__dt_mesh_mark(m));
     cdp__dt_cuts_free(m);
     cdp__dt_link_drop(m->root, m->all);
     for (uint32_t d = 0; d < CDP_MESH_DIMS; ++d)
@@ -3271,8 +3281,8 @@ CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **ou
     uint32_t shape[CDP_MESH_DIMS], n = 0, d;
     const char *names[CDP_MESH_DIMS];
     if (out) *out = NULL;
-    if (cdp__ended(outer)) return cdp__dt_mesh_alive(outer, "cdp_mesh_join");
-    if (cdp__ended(inner)) return cdp__dt_mesh_alive(inner, "cdp_mesh_join");
+    if (cdp__dt_mesh_ended(outer)) return cdp__dt_mesh_alive(outer, "cdp_mesh_join");
+    if (cdp__dt_mesh_ended(inner)) return cdp__dt_mesh_alive(inner, "cdp_mesh_join");
     if (!outer || !inner || !out || outer->root != inner->root)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "cdp_mesh_join: both meshes must have been made from one mesh");
@@ -3376,7 +3386,7 @@ CDP_API cdp_status cdp_mesh_measure(cdp_mesh *m, cdp_net *out) {
 
 /* True if there is a mesh, which was not destroyed. */
 CDP__DT bool cdp__dt_has_mesh(const cdp_layout *l) {
-    return l && l->mesh && !cdp__ended(l->mesh);
+    return l && l->mesh && !cdp__dt_mesh_ended(l->mesh);
 }
 
 CDP__DT cdp_status cdp__dt_mesh_refused(const cdp_layout *l, const char *call) {
@@ -4690,6 +4700,7 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
     const cdp_os *os = desc->from.mesh->root->os;
     cdp_plan *p = (cdp_plan *)cdp__dt_alloc(os, sizeof *p);
+    cdp__ended_remove(p);
     if (!p) return cdp__dt_nomem("a plan", sizeof *p);
     p->desc = *desc;
     p->os = os;
@@ -5167,7 +5178,7 @@ CDP__DT void cdp__dt_phases_free(cdp_plan *p) {
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p || cdp__dt_alive(p, "cdp_plan_destroy", "plan") != CDP_OK) return;
     cdp__ended_add(p);
-    if (p->mesh && cdp__ended(p->mesh)) {
+    if (cdp__dt_mesh_ended(p->mesh)) {
         (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
         p->mesh = NULL; /* what it has of the group stays there */
     }
@@ -5333,7 +5344,8 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
    again without. */
 CDP__DT cdp_status cdp__dt_plan_whole(cdp_plan *p) {
     cdp_plan old;
-    if (!p || cdp__ended(p) || !p->windows || p->whole || cdp__ended(p->mesh)) return CDP_OK;
+    if (!p || cdp__ended(p) || !p->windows || p->whole || cdp__dt_mesh_ended(p->mesh))
+        return CDP_OK;
     old = *p;
     p->whole = true;
     p->phases = NULL;
@@ -6139,7 +6151,7 @@ CDP__DT cdp_status cdp__dt_kept_found(
     const cdp_layout *from, const cdp_layout *to, cdp_plan **out) {
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)from->mesh;
     *out = NULL;
-    if (!m || cdp__ended(m)) return CDP_OK;
+    if (!m || cdp__dt_mesh_ended(m)) return CDP_OK;
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
         cdp__dt_kept *k = *at;
         const cdp_plan_desc *d = &k->plan->desc;
@@ -6896,6 +6908,7 @@ CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
     if (st != CDP_OK) return st;
     const cdp_os *os = desc->from.mesh->root->os;
     cdp_edge *e = (cdp_edge *)cdp__dt_alloc(os, sizeof *e);
+    cdp__ended_remove(e);
     if (!e) return cdp__dt_nomem("an edge", sizeof *e);
     e->os = os;
     e->desc = *desc;
@@ -8459,7 +8472,7 @@ CDP__DT cdp_status cdp__dt_tp_backward_order(const cdp_tp *tp) {
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
     if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
-    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_tp_create");
+    if (cdp__dt_mesh_ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_tp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
@@ -8629,7 +8642,7 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!tp || cdp__dt_alive(tp, "cdp_tp_destroy", "tp") != CDP_OK) return;
     cdp__ended_add(tp);
-    if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
+    if (!cdp__dt_mesh_ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
         cdp__dt_retire(tp->root, link, tp->sum);
@@ -8654,6 +8667,7 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     if (st != CDP_OK) return st;
     const cdp_os *os = d.mesh->root->os;
     cdp_tp *tp = (cdp_tp *)cdp__dt_alloc(os, sizeof *tp);
+    cdp__ended_remove(tp);
     if (!tp) return cdp__dt_nomem("a tensor-parallel layer", sizeof *tp);
     tp->desc = d;
     tp->os = os;
@@ -9127,7 +9141,7 @@ CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
 CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
     if (!d) return cdp__dt_missing("cdp_cp_create", "desc");
     if (!d->mesh) return cdp__dt_missing("cdp_cp_create", "desc.mesh");
-    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_cp_create");
+    if (cdp__dt_mesh_ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_cp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");
@@ -9735,7 +9749,7 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
 CDP_API void cdp_cp_destroy(cdp_cp *cp) {
     if (!cp || cdp__dt_alive(cp, "cdp_cp_destroy", "cp") != CDP_OK) return;
     cdp__ended_add(cp);
-    const bool ended = cdp__ended(cp->desc.mesh); /* then the group keeps them */
+    const bool ended = cdp__dt_mesh_ended(cp->desc.mesh); /* then the group keeps them */
     cdp__dt_link *link = ended ? NULL : cp->desc.mesh->all;
     for (uint32_t i = 0; !ended && i < 2; ++i) {
         cdp__dt_retire(cp->root, link, cp->kv[i].at);
@@ -9758,6 +9772,7 @@ CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
     if (st != CDP_OK) return st;
     const cdp_os *os = desc->mesh->root->os;
     cdp_cp *cp = (cdp_cp *)cdp__dt_alloc(os, sizeof *cp);
+    cdp__ended_remove(cp);
     if (!cp) return cdp__dt_nomem("attention", sizeof *cp);
     cp->desc = *desc;
     cp->os = os;

@@ -6206,10 +6206,16 @@ struct cdp_starting {
     cdp_error error;
 };
 
+/* Where a start that is over is remembered: inside of it, because a group may soon have its
+   address. */
+CDP__PRIVATE const void *cdp__starting_mark(const cdp_starting *s) {
+    return (const char *)s + 16;
+}
+
 /* Refuses a start that is over, and one that a parent by fork() has begun. */
 CDP__PRIVATE cdp_status cdp__starting_lives(const cdp_starting *s, const char *call) {
     if (!s) return cdp__missing(call, "starting");
-    if (cdp__ended(s))
+    if (cdp__ended(cdp__starting_mark(s)))
         return cdp__fail(CDP_ERR_STATE,
             "%s: this start is over: cdp_init_poll() has returned another status than PENDING, or "
             "it was cancelled",
@@ -6219,7 +6225,7 @@ CDP__PRIVATE cdp_status cdp__starting_lives(const cdp_starting *s, const char *c
 
 /* Its memory goes. */
 CDP__PRIVATE void cdp__starting_free(cdp_starting *s) {
-    cdp__ended_add(s);
+    cdp__ended_add(cdp__starting_mark(s));
     cdp__free(s->os, s);
 }
 
@@ -6232,7 +6238,7 @@ CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) 
     if (st != CDP_OK) return st;
     s = (cdp_starting *)cdp__alloc_zero(d.group.os, sizeof *s);
     if (!s) return cdp__fail_nomem("a start", sizeof *s);
-    cdp__ended_remove(s);
+    cdp__ended_remove(cdp__starting_mark(s));
     s->os = d.group.os;
     s->forks = cdp__forks_watch();
     s->alone = d.group;

@@ -291,7 +291,7 @@ CDP__DT cdp_status cdp__dt_cp_memory(cdp_cp *cp) {
 CDP_API void cdp_cp_destroy(cdp_cp *cp) {
     if (!cp || cdp__dt_alive(cp, "cdp_cp_destroy", "cp") != CDP_OK) return;
     cdp__ended_add(cp);
-    const bool ended = cdp__ended(cp->desc.mesh); /* then the group keeps them */
+    const bool ended = cdp__dt_mesh_ended(cp->desc.mesh); /* then the group keeps them */
     cdp__dt_link *link = ended ? NULL : cp->desc.mesh->all;
     for (uint32_t i = 0; !ended && i < 2; ++i) {
         cdp__dt_retire(cp->root, link, cp->kv[i].at);
@@ -314,6 +314,7 @@ CDP_API cdp_status cdp_cp_create(const cdp_cp_desc *desc, cdp_cp **out) {
     if (st != CDP_OK) return st;
     const cdp_os *os = desc->mesh->root->os;
     cdp_cp *cp = (cdp_cp *)cdp__dt_alloc(os, sizeof *cp);
+    cdp__ended_remove(cp);
     if (!cp) return cdp__dt_nomem("attention", sizeof *cp);
     cp->desc = *desc;
     cp->os = os;

@@ -18,12 +18,12 @@
 
 /* Why the mesh is no mesh: it is NULL, or was destroyed. */
 CDP__DT cdp_status cdp__dt_mesh_alive(const cdp_mesh *m, const char *call) {
-    return cdp__dt_alive(m, call, "mesh");
+    return m ? cdp__dt_alive(cdp__dt_mesh_mark(m), call, "mesh") : cdp__dt_missing(call, "mesh");
 }
 
 /* NULL for a mesh that was destroyed. */
 CDP__DT const cdp_mesh *cdp__dt_mesh_known(const cdp_mesh *m) {
-    return cdp__ended(m) ? NULL : m;
+    return cdp__dt_mesh_ended(m) ? NULL : m;
 }
 
 /* How many cuts of pieces a dimension of n ranks has: CDP_MESH_CUTS, fewer if they took more than
@@ -220,7 +220,7 @@ CDP__DT void cdp__dt_cuts_hold(const cdp_layout *l) {
 }
 
 CDP__DT void cdp__dt_cuts_release(const cdp_layout *l) {
-    if (cdp__ended(l->mesh)) return;
+    if (cdp__dt_mesh_ended(l->mesh)) return;
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)l->mesh;
     for (uint32_t by = 0; by < m->desc.ndim; ++by) {
         cdp__dt_cut *c = cdp__dt_cut_placed(l, by);

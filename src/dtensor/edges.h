@@ -147,6 +147,7 @@ CDP_API cdp_status cdp_edge_create(const cdp_edge_desc *desc, cdp_edge **out) {
     if (st != CDP_OK) return st;
     const cdp_os *os = desc->from.mesh->root->os;
     cdp_edge *e = (cdp_edge *)cdp__dt_alloc(os, sizeof *e);
+    cdp__ended_remove(e);
     if (!e) return cdp__dt_nomem("an edge", sizeof *e);
     e->os = os;
     e->desc = *desc;

@@ -160,7 +160,7 @@ CDP__DT cdp_status cdp__dt_kept_found(
     const cdp_layout *from, const cdp_layout *to, cdp_plan **out) {
     cdp_mesh *m = (cdp_mesh *)(uintptr_t)from->mesh;
     *out = NULL;
-    if (!m || cdp__ended(m)) return CDP_OK;
+    if (!m || cdp__dt_mesh_ended(m)) return CDP_OK;
     for (cdp__dt_kept **at = &m->kept; *at; at = &(*at)->next) {
         cdp__dt_kept *k = *at;
         const cdp_plan_desc *d = &k->plan->desc;

@@ -34,6 +34,16 @@ CDP__DT cdp_status cdp__dt_alive(const void *object, const char *call, const cha
     return cdp_error_set(CDP_ERR_STATE, -1, 0, "%s: this %s was destroyed", call, what);
 }
 
+/* Where a mesh that was destroyed is remembered: inside of it. Plans, edges and layers may outlive
+   their mesh, whose address may be that of another object then. NULL for NULL. */
+CDP__DT const void *cdp__dt_mesh_mark(const void *mesh) {
+    return mesh ? (const char *)mesh + 16 : NULL;
+}
+
+CDP__DT bool cdp__dt_mesh_ended(const void *mesh) {
+    return cdp__ended(cdp__dt_mesh_mark(mesh));
+}
+
 /* Refuses the first argument of `list` that is NULL, by its name. */
 CDP__DT cdp_status cdp__dt_all_given(
     const char *call, const cdp__dt_argument *list, uint32_t count) {
@@ -70,7 +80,6 @@ CDP__DT uint64_t cdp__dt_hash(const uint64_t *words, uint64_t n) {
 CDP__DT void *cdp__dt_alloc(const cdp_os *os, uint64_t bytes) {
     void *p = os->alloc(os->user, bytes ? bytes : 1);
     if (p) memset(p, 0, (size_t)bytes);
-    cdp__ended_remove(p); /* no object that was destroyed is there any more */
     return p;
 }
 

@@ -169,8 +169,8 @@ CDP_API cdp_status cdp_mesh_join(cdp_mesh *outer, cdp_mesh *inner, cdp_mesh **ou
     uint32_t shape[CDP_MESH_DIMS], n = 0, d;
     const char *names[CDP_MESH_DIMS];
     if (out) *out = NULL;
-    if (cdp__ended(outer)) return cdp__dt_mesh_alive(outer, "cdp_mesh_join");
-    if (cdp__ended(inner)) return cdp__dt_mesh_alive(inner, "cdp_mesh_join");
+    if (cdp__dt_mesh_ended(outer)) return cdp__dt_mesh_alive(outer, "cdp_mesh_join");
+    if (cdp__dt_mesh_ended(inner)) return cdp__dt_mesh_alive(inner, "cdp_mesh_join");
     if (!outer || !inner || !out || outer->root != inner->root)
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, "cdp_mesh_join: both meshes must have been made from one mesh");

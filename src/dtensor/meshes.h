@@ -272,6 +272,7 @@ CDP__DT cdp_status cdp__dt_mesh_fill(cdp_mesh *m, uint32_t ndim, const uint32_t 
 
 CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
     cdp_mesh *m = (cdp_mesh *)cdp__dt_alloc(root->os, sizeof *m);
+    cdp__ended_remove(cdp__dt_mesh_mark(m));
     if (!m) return NULL;
     m->root = root;
     ++root->refs;
@@ -286,7 +287,7 @@ CDP__DT cdp_mesh *cdp__dt_mesh_of_root(cdp__dt_root *root) {
 CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     const cdp_os *os = m->root->os;
     CDP_ASSERT(!m->kept);
-    cdp__ended_add(m);
+    cdp__ended_add(cdp__dt_mesh_mark(m));
     cdp__dt_cuts_free(m);
     cdp__dt_link_drop(m->root, m->all);
     for (uint32_t d = 0; d < CDP_MESH_DIMS; ++d)

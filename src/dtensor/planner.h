@@ -397,6 +397,7 @@ CDP_API cdp_status cdp_plan_create(const cdp_plan_desc *desc, cdp_plan **out) {
     if (st != CDP_OK) return cdp__dt_plan_refused(desc, st);
     const cdp_os *os = desc->from.mesh->root->os;
     cdp_plan *p = (cdp_plan *)cdp__dt_alloc(os, sizeof *p);
+    cdp__ended_remove(p);
     if (!p) return cdp__dt_nomem("a plan", sizeof *p);
     p->desc = *desc;
     p->os = os;

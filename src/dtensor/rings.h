@@ -65,7 +65,7 @@ CDP__DT cdp_status cdp__dt_cp_wrong(const char *why) {
 CDP__DT cdp_status cdp__dt_cp_check(const cdp_cp_desc *d) {
     if (!d) return cdp__dt_missing("cdp_cp_create", "desc");
     if (!d->mesh) return cdp__dt_missing("cdp_cp_create", "desc.mesh");
-    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_cp_create");
+    if (cdp__dt_mesh_ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_cp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp__dt_cp_wrong(
             "the mesh has several dimensions; take one of them by cdp_mesh_sub()");

@@ -55,7 +55,7 @@ CDP__DT void cdp__dt_phases_free(cdp_plan *p) {
 CDP_API void cdp_plan_destroy(cdp_plan *p) {
     if (!p || cdp__dt_alive(p, "cdp_plan_destroy", "plan") != CDP_OK) return;
     cdp__ended_add(p);
-    if (p->mesh && cdp__ended(p->mesh)) {
+    if (cdp__dt_mesh_ended(p->mesh)) {
         (void)cdp__dt_mesh_refused(&p->desc.from, "cdp_plan_destroy");
         p->mesh = NULL; /* what it has of the group stays there */
     }
@@ -221,7 +221,8 @@ CDP__DT cdp_status cdp__dt_chain(cdp_plan *p, cdp_work *work) {
    again without. */
 CDP__DT cdp_status cdp__dt_plan_whole(cdp_plan *p) {
     cdp_plan old;
-    if (!p || cdp__ended(p) || !p->windows || p->whole || cdp__ended(p->mesh)) return CDP_OK;
+    if (!p || cdp__ended(p) || !p->windows || p->whole || cdp__dt_mesh_ended(p->mesh))
+        return CDP_OK;
     old = *p;
     p->whole = true;
     p->phases = NULL;

@@ -21,7 +21,7 @@
 
 /* True if there is a mesh, which was not destroyed. */
 CDP__DT bool cdp__dt_has_mesh(const cdp_layout *l) {
-    return l && l->mesh && !cdp__ended(l->mesh);
+    return l && l->mesh && !cdp__dt_mesh_ended(l->mesh);
 }
 
 CDP__DT cdp_status cdp__dt_mesh_refused(const cdp_layout *l, const char *call) {

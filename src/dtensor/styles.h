@@ -38,7 +38,7 @@
 
 CDP__DT cdp_status cdp__dt_tp_check(const cdp_tp_desc *d) {
     if (!d->mesh) return cdp__dt_missing("cdp_tp_create", "desc.mesh");
-    if (cdp__ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_tp_create");
+    if (cdp__dt_mesh_ended(d->mesh)) return cdp__dt_mesh_alive(d->mesh, "cdp_tp_create");
     if (d->mesh->desc.ndim != 1)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_tp_create: the mesh has %u dimensions; take one of them by cdp_mesh_sub()",
@@ -208,7 +208,7 @@ CDP__DT cdp_status cdp__dt_tp_memory(cdp_tp *tp) {
 CDP_API void cdp_tp_destroy(cdp_tp *tp) {
     if (!tp || cdp__dt_alive(tp, "cdp_tp_destroy", "tp") != CDP_OK) return;
     cdp__ended_add(tp);
-    if (!cdp__ended(tp->desc.mesh)) { /* else the group keeps them */
+    if (!cdp__dt_mesh_ended(tp->desc.mesh)) { /* else the group keeps them */
         cdp__dt_link *link = tp->desc.mesh ? tp->desc.mesh->all : NULL;
         cdp__dt_retire(tp->root, link, tp->used);
         cdp__dt_retire(tp->root, link, tp->sum);
@@ -233,6 +233,7 @@ CDP_API cdp_status cdp_tp_create(const cdp_tp_desc *desc, cdp_tp **out) {
     if (st != CDP_OK) return st;
     const cdp_os *os = d.mesh->root->os;
     cdp_tp *tp = (cdp_tp *)cdp__dt_alloc(os, sizeof *tp);
+    cdp__ended_remove(tp);
     if (!tp) return cdp__dt_nomem("a tensor-parallel layer", sizeof *tp);
     tp->desc = d;
     tp->os = os;

@@ -1109,6 +1109,9 @@ static void rank_ends_layers_twice(cdp_group *g, void *arg) {
     (void)arg;
     for (uint32_t i = 0; i < 3; ++i) { /* again at the same addresses */
         const layers l = layers_of(g);
+        /* in turn, or what another rank makes meanwhile may get these addresses */
+        for (uint32_t turn = 0; turn < cdp_rank(g); ++turn)
+            T_EQ(CDP_OK, cdp_barrier(g));
         layers_end(&l);
         layers_end(&l);
         T_TEXT("cdp_cp_destroy: this cp was destroyed", cdp_last_error()->text);
@@ -1117,6 +1120,8 @@ static void rank_ends_layers_twice(cdp_group *g, void *arg) {
             && cdp_plan_draw(l.plan, CDP_DRAW_TEXT, NULL, 0) == 0);
         T(cdp_edge_info(l.edge, false).messages == 0 && !cdp_edge_desc_of(l.edge));
         T(!cdp_tp_layouts_of(l.tp) && !cdp_tp_edge(l.tp, true));
+        for (uint32_t turn = cdp_rank(g); turn < cdp_size(g); ++turn)
+            T_EQ(CDP_OK, cdp_barrier(g));
         cdp_mesh_destroy(l.mesh);
     }
 }
@@ -1307,12 +1312,14 @@ TEST(a_start_ends_once_and_by_its_process) {
 
 /* ---- rpcs and requests ----------------------------------------------------------------------- */
 
-static cdp_rpc_request *request_kept;
+static cdp_rpc_request *request_kept; /* by another thread, before: */
+static uint32_t requests_kept;
 static cdp_rpc_request *request_answered;
 
 static void keeps(void *user, cdp_rpc_request *r) {
     (void)user;
     request_kept = r;
+    (void)cdp__atomic_add_u32(&requests_kept, 1, CDP__RELEASE);
 }
 static void answers(void *user, cdp_rpc_request *r) {
     (void)user;
@@ -1380,9 +1387,9 @@ static void rank_uses_a_former_rpc(cdp_group *g, void *arg) {
         d.function_count = 2;
         T_EQ(CDP_OK, cdp_rpc_create(&d, &rpc));
         cd.function = cdp_rpc_id("keeps");
-        request_kept = NULL;
+        requests_kept = 0;
         T_EQ(CDP_OK, cdp_rpc_start(rpc, &cd, &kept));
-        while (!request_kept)
+        while (!cdp__atomic_load_u32(&requests_kept, CDP__ACQUIRE))
             T_EQ(CDP_OK, cdp_rpc_poll(rpc, 1000));
         cd.function = cdp_rpc_id("answers");
         T_EQ(CDP_OK, cdp_rpc_call(rpc, &cd, &answered));
