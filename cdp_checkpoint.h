@@ -4453,7 +4453,7 @@ CDP__PRIVATE int32_t cdp__ck_zip_open(cdp__ck_zip *z) {
     from = cdp__get_u32(end + 16);
     if (size == UINT32_MAX || from == UINT32_MAX || cdp__ck_u16(end + 10) == 0xffff)
         err = cdp__ck_zip_large(z, &from, &size);
-    if (!err && size > CDP__CK_ZIP_LIST_MAX)
+    if (!err && (size > CDP__CK_ZIP_LIST_MAX || size > z->bytes))
         err = cdp__ck_zip_bad(z, "the list of a zip archive is too long");
     if (err) return err;
     z->list = (uint8_t *)cdp__alloc(z->t->os, size);

@@ -228,7 +228,7 @@ static int measured_rank(uint32_t rank) {
     me->number[0] = paper.total_bytes;
     me->number[1] = memory_in_use() - before;
     must(cdp_barrier(world), "barrier");
-    received = 0;
+    __atomic_store_n(&received, 0, __ATOMIC_SEQ_CST);
     for (uint32_t step = 0; step < STEPS; ++step)
         must(one_step(f), "step");
     must(cdp_barrier(world), "barrier");
