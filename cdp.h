@@ -20455,6 +20455,7 @@ CDP__PRIVATE cdp_status cdp__collective(cdp_group *g, cdp_coll_kind kind, const 
 CDP__PRIVATE cdp_status cdp__collective_async(cdp_group *g, cdp_work *work, cdp_coll_kind kind,
     const void *in, void *out, uint64_t count, cdp_dtype dtype, cdp_reduce_op op, uint32_t root) {
     const cdp_request rq = cdp__request_of(kind, in, out, count, dtype, op, root);
+    if (!work) return cdp__missing(cdp_coll_name(kind), "work");
     return cdp_start(g, &rq, work);
 }
 

@@ -114,6 +114,9 @@ TEST(a_missing_argument_is_named) {
     cdp_ckpt *c;
     cdp_mem *a;
     void *p;
+    NAMES("barrier: work", cdp_barrier_async(NULL, NULL));
+    NAMES("allreduce: work",
+        cdp_allreduce_async(NULL, NULL, NULL, 0, CDP_DTYPE_F32, CDP_REDUCE_SUM, NULL));
     NAMES("cdp_group_create: out", cdp_group_create(&(cdp_group_desc){0}, NULL));
     NAMES("cdp_group_create: desc", cdp_group_create(NULL, &g));
     NAMES("cdp_group_new: group", cdp_group_new(NULL, NULL, 0, &g));
