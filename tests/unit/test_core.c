@@ -181,7 +181,7 @@ static void record_and_compare(
     const char *got = recorded(path), *stamp = strstr(got, "\"timestamp\": \"");
     T(stamp != NULL);
     const long long at = stamp ? atoll(stamp + 14) : 0;
-    T(at >= before && at <= (long long)time(NULL));
+    T(at >= before && at <= (long long)time(NULL) + 1); /* time() may be a tick behind */
     stamp = strstr(got, "\"timestamp_us\": \"");
     T(stamp != NULL);
     const long long us = stamp ? atoll(stamp + 17) : 0;

@@ -374,10 +374,10 @@ static void refused(side *s) {
         cdp_rref_drop(r);
     }
     d.on = (cdp_rref){0};
-    counted.fail_at = s->rank ? 0 : counted.calls + 1;
     if (!s->rank) {
+        own_fail_at = 1;
         REFUSED(CDP_ERR_NOMEM, "calls", cdp_rpc_start_many(s->rpc, &d, NULL, 2, c));
-        counted.fail_at = 0;
+        T_EQ(0, own_fail_at);
     }
     T_EQ(0, counted_of(&told));
     meet(s, &place);
