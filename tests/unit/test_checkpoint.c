@@ -1394,6 +1394,25 @@ TEST(where_links_fail_they_are_copied) {
     }
 }
 
+/* As a file system of a network whose answer is lost. */
+static int32_t link_unheard(void *user, const char *from, const char *to) {
+    const int32_t r = cdp_os_default()->files.link_file(user, from, to);
+    return r ? r : -EEXIST;
+}
+
+TEST(a_link_that_is_there_already_empties_no_older_step) {
+    cdp_os os = *cdp_os_default();
+    again a = {.how = "S0", .step = 1, .os = &os};
+    os.files.link_file = link_unheard;
+    folder_new();
+    again_saves(2, &a, 0, 598);
+    a.step = 2;
+    again_saves(2, &a, a.info.files, 0);
+    step_loads(1, 2);
+    step_loads(2, 2);
+    folder_gone();
+}
+
 /* A file that has another length is written, and so are all where no step is whole. */
 TEST(what_an_older_step_has_not_is_written) {
     char line[700];
@@ -1544,6 +1563,8 @@ int main(int argc, char **argv) {
         {"files_that_have_not_changed_are_linked", files_that_have_not_changed_are_linked, 60},
         {"and_in_the_background", and_in_the_background, 30},
         {"where_links_fail_they_are_copied", where_links_fail_they_are_copied, 30},
+        {"a_link_that_is_there_already_empties_no_older_step",
+            a_link_that_is_there_already_empties_no_older_step, 30},
         {"what_an_older_step_has_not_is_written", what_an_older_step_has_not_is_written, 30},
         {"a_reader_needs_no_group", a_reader_needs_no_group, 30},
         {"what_would_be_written", what_would_be_written, 10},
