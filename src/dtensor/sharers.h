@@ -41,7 +41,7 @@ struct cdp_tp {
     cdp_tp *of;             /* whose `in`, `used` and `sum` this layer uses; NULL: its own */
     cdp_tp *sharers, *next; /* those that use what this one has; the next of them */
     bool lost;              /* `of` was destroyed */
-    const void *x;          /* of the last forward */
+    const void *x;          /* what `used` is of */
     void *sum;              /* of the gradients of x; NULL: nobody shares x, or wants a gradient */
     uint32_t sharer_count, summed; /* of sharers, those that ran backward in this turn */
     uint32_t turn; /* it ends with backward; of a sharer: that of `of` in which it ran backward */

@@ -433,9 +433,12 @@ CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, con
     const void *grad = tp->out_same ? grad_y : tp->made;
     cdp_status st = CDP_OK;
     if (!tp->out_same) st = cdp_edge_backward(tp->out, grad_y, tp->made);
-    const cdp_tp *const g = cdp__dt_tp_gatherer(tp);
+    cdp_tp *const g = cdp__dt_tp_gatherer(tp);
     const bool again = (tp->desc.gather_again && !g->summed) || !g->gathered;
-    if (st == CDP_OK && again && !tp->in_same) st = cdp_edge_forward(tp->in, x, g->used);
+    if (st == CDP_OK && again && !tp->in_same) {
+        g->x = x; /* a layer that shares it goes forward with no other one */
+        st = cdp_edge_forward(tp->in, x, g->used);
+    }
     const bool weight = st == CDP_OK && grad_w;
     if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : g->used, grad, grad_w, fault);
     const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;
