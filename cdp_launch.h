@@ -659,8 +659,8 @@ CDP__PRIVATE cdp__json_kind cdp__json_next(cdp__json_reader *r) {
 /* ---- >>os/cores: which processors a rank gets (pure) ----------------------------------------- */
 
 /* Knows: lists of processors as Linux writes them, cores and their hardware threads, NUMA nodes.
-   Promises: no two ranks share a core; cores of one rank lie side by side, in one node where its
-   cores fit; only processors that the launcher itself may use are given away. */
+   Promises: no two ranks share a core, except by node; cores of one rank lie side by side, of two
+   nodes where the rank before left too few; only processors that the launcher may use are given. */
 
 #include <string.h>
 

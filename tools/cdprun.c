@@ -184,8 +184,6 @@ static void options_cores(options *o) {
             "use",
             o->n, o->cores, (unsigned)machine.cores);
     if (given || o->n > 1) snprintf(o->threads, sizeof o->threads, "%d", o->cores);
-    if (o->threads[0] != '\0' && o->cores > 1 && getenv("OMP_NUM_THREADS") == NULL)
-        fprintf(stderr, "cdprun: OMP_NUM_THREADS is not set: %d for each rank\n", o->cores);
 }
 
 static void options_check(const options *o) {
@@ -2111,6 +2109,8 @@ static void job_open(job *j) {
     sigdelset(&most, SIGCHLD);
     sigprocmask(SIG_SETMASK, &most, NULL);
     env_given(o);
+    if (o->threads[0] != '\0' && o->cores > 1 && getenv("OMP_NUM_THREADS") == NULL)
+        fprintf(stderr, "cdprun: OMP_NUM_THREADS is not set: %d for each rank\n", o->cores);
     job_open_console(j);
     j->polls = zalloc((size_t)(POLL_STREAMS + 2 * o->n), sizeof *j->polls);
     for (int i = 0; i < POLL_STREAMS + 2 * o->n; ++i)

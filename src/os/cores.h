@@ -1,8 +1,8 @@
 /* os/cores.h - which processors a rank gets (pure)
 
    Knows: lists of processors as Linux writes them, cores and their hardware threads, NUMA nodes.
-   Promises: no two ranks share a core; cores of one rank lie side by side, in one node where its
-   cores fit; only processors that the launcher itself may use are given away. */
+   Promises: no two ranks share a core, except by node; cores of one rank lie side by side, of two
+   nodes where the rank before left too few; only processors that the launcher may use are given. */
 #ifndef CDP_SRC_OS_CORES_H
 #define CDP_SRC_OS_CORES_H
 
