@@ -20,8 +20,8 @@ static bool counted_refuses(void) {
     if (own_fail_at && --own_fail_at == 0) return true;
     return call == __atomic_load_n(&counted.fail_at, __ATOMIC_SEQ_CST);
 }
-/* While other threads may ask for memory: `requests` from now on, one is refused; 0: none is. Returns
-   its number. */
+/* While other threads may ask for memory: `requests` from now on, one is refused; 0: none is.
+   Returns its number. */
 TEST_API int64_t counted_fails_after(int64_t requests) {
     const int64_t now = __atomic_load_n(&counted.calls, __ATOMIC_SEQ_CST);
     const int64_t at = requests ? now + requests : 0;
