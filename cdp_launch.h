@@ -1277,6 +1277,16 @@ CDP__PRIVATE int32_t cdp__free_port(const cdp_os *os, int32_t *held) {
 #define CDP__LAUNCH_OVERTAKE_MS 100u    /* how much later than its victims a crash may be seen */
 #define CDP__LAUNCH_KEY 65u             /* bytes of a new secret, with the zero at its end */
 
+/* Whether a name fits into one line of a file: 1 to `most` characters, none of them a control
+   character. */
+CDP__PRIVATE bool cdp__launch_label_fits(const char *label, size_t most) {
+    const size_t length = strlen(label);
+    size_t i;
+    for (i = 0; i < length; ++i)
+        if ((unsigned char)label[i] < ' ') return false;
+    return length > 0 && length <= most;
+}
+
 /* A process of a job. */
 typedef struct cdp__launch_process {
     int32_t pid;       /* 0: not started */
@@ -1930,14 +1940,6 @@ CDP__PRIVATE int32_t cdp__timer_write(cdp__timers *t, uint32_t slot) {
     return n == CDP__TIMER_BYTES ? 0 : EIO;
 }
 
-CDP__PRIVATE bool cdp__timer_label_fits(const char *label) {
-    const size_t length = strlen(label);
-    size_t i;
-    for (i = 0; i < length; ++i)
-        if ((unsigned char)label[i] < ' ') return false;
-    return length > 0 && length <= CDP__TIMER_LABEL;
-}
-
 CDP_API cdp_status cdp_timer_begin(double seconds, const char *label) {
     const cdp_os *const os = cdp_os_default();
     const char *const path = getenv("CDP_TIMER_FILE");
@@ -1945,7 +1947,7 @@ CDP_API cdp_status cdp_timer_begin(double seconds, const char *label) {
     uint32_t slot;
     int32_t err;
     if (!label) return cdp__missing("cdp_timer_begin", "label");
-    if (!cdp__timer_label_fits(label))
+    if (!cdp__launch_label_fits(label, CDP__TIMER_LABEL))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_timer_begin: the label has %zu characters; it must have 1 to %u, without control "
             "characters",
@@ -2061,14 +2063,6 @@ CDP__PRIVATE int32_t cdp__metric_rank(void) {
     return !*at && rank < 65535 ? (int32_t)rank : -1;
 }
 
-CDP__PRIVATE bool cdp__metric_name_fits(const char *name) {
-    const size_t length = strlen(name);
-    size_t i;
-    for (i = 0; i < length; ++i)
-        if ((unsigned char)name[i] < ' ') return false;
-    return length > 0 && length <= CDP__METRIC_NAME;
-}
-
 CDP__PRIVATE uint64_t cdp__metric_text(const cdp_metric *m, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     const uint32_t part = (uint32_t)(m->time_us / 1000 % 1000);
@@ -2088,7 +2082,7 @@ CDP_API cdp_status cdp_metric_put(const cdp_metrics *to, const char *name, doubl
     cdp_metric m;
     int32_t err;
     if (!name) return cdp__missing("cdp_metric_put", "name");
-    if (!cdp__metric_name_fits(name))
+    if (!cdp__launch_label_fits(name, CDP__METRIC_NAME))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_metric_put: the name has %zu characters; it must have 1 to %u, without control "
             "characters",

@@ -25,6 +25,16 @@
 #define CDP__LAUNCH_OVERTAKE_MS 100u    /* how much later than its victims a crash may be seen */
 #define CDP__LAUNCH_KEY 65u             /* bytes of a new secret, with the zero at its end */
 
+/* Whether a name fits into one line of a file: 1 to `most` characters, none of them a control
+   character. */
+CDP__PRIVATE bool cdp__launch_label_fits(const char *label, size_t most) {
+    const size_t length = strlen(label);
+    size_t i;
+    for (i = 0; i < length; ++i)
+        if ((unsigned char)label[i] < ' ') return false;
+    return length > 0 && length <= most;
+}
+
 /* A process of a job. */
 typedef struct cdp__launch_process {
     int32_t pid;       /* 0: not started */

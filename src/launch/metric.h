@@ -14,6 +14,7 @@
 #include "../text/json_write.h"
 #include "../text/json_real.h"
 #include "../os/words.h"
+#include "facts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,14 +63,6 @@ CDP__PRIVATE int32_t cdp__metric_rank(void) {
     return !*at && rank < 65535 ? (int32_t)rank : -1;
 }
 
-CDP__PRIVATE bool cdp__metric_name_fits(const char *name) {
-    const size_t length = strlen(name);
-    size_t i;
-    for (i = 0; i < length; ++i)
-        if ((unsigned char)name[i] < ' ') return false;
-    return length > 0 && length <= CDP__METRIC_NAME;
-}
-
 CDP__PRIVATE uint64_t cdp__metric_text(const cdp_metric *m, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     const uint32_t part = (uint32_t)(m->time_us / 1000 % 1000);
@@ -89,7 +82,7 @@ CDP_API cdp_status cdp_metric_put(const cdp_metrics *to, const char *name, doubl
     cdp_metric m;
     int32_t err;
     if (!name) return cdp__missing("cdp_metric_put", "name");
-    if (!cdp__metric_name_fits(name))
+    if (!cdp__launch_label_fits(name, CDP__METRIC_NAME))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_metric_put: the name has %zu characters; it must have 1 to %u, without control "
             "characters",

@@ -12,6 +12,7 @@
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "../text/format.h"
+#include "facts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,14 +93,6 @@ CDP__PRIVATE int32_t cdp__timer_write(cdp__timers *t, uint32_t slot) {
     return n == CDP__TIMER_BYTES ? 0 : EIO;
 }
 
-CDP__PRIVATE bool cdp__timer_label_fits(const char *label) {
-    const size_t length = strlen(label);
-    size_t i;
-    for (i = 0; i < length; ++i)
-        if ((unsigned char)label[i] < ' ') return false;
-    return length > 0 && length <= CDP__TIMER_LABEL;
-}
-
 CDP_API cdp_status cdp_timer_begin(double seconds, const char *label) {
     const cdp_os *const os = cdp_os_default();
     const char *const path = getenv("CDP_TIMER_FILE");
@@ -107,7 +100,7 @@ CDP_API cdp_status cdp_timer_begin(double seconds, const char *label) {
     uint32_t slot;
     int32_t err;
     if (!label) return cdp__missing("cdp_timer_begin", "label");
-    if (!cdp__timer_label_fits(label))
+    if (!cdp__launch_label_fits(label, CDP__TIMER_LABEL))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_timer_begin: the label has %zu characters; it must have 1 to %u, without control "
             "characters",
