@@ -6264,7 +6264,7 @@ CDP_API CDP__COLD cdp_status cdp_error_at(const char *file, uint32_t line, cdp_s
     if (status >= 0 || status != e->status || !file) return status;
     used = strlen(e->text);
     for (p = e->text; p + says_bytes <= e->text + used; ++p)
-        if (memcmp(p, says, says_bytes) == 0) return status;
+        if (memcmp(p, says, (size_t)says_bytes) == 0) return status;
     for (p = file; *p; ++p)
         if (*p == '/' || *p == '\\') name = p + 1;
     cdp__format(e->text + used, sizeof e->text - used, "%s%s:%u)", says, name, (unsigned)line);

@@ -90,7 +90,7 @@ CDP_API uint32_t cdp_mem_held_by(const cdp_mem *mem, cdp_mem_held *out, uint32_t
     uint32_t count;
     if (!cdp__mem_lives(mem)) return 0;
     rows = cdp__mem_held_rows(mem, &count);
-    if (rows && out) memcpy(out, rows, cdp__min(count, room) * sizeof *rows);
+    if (rows && out) memcpy(out, rows, (size_t)cdp__min(count, room) * sizeof *rows);
     cdp__free(mem->os, rows);
     return count;
 }
