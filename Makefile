@@ -52,7 +52,7 @@ EXAMPLES := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/%) $(TOOL_SRC:tools/%.c=$(BUILD)
 NO_THREADS := $(patsubst %,%_no_threads,$(filter test_group test_elastic_polled,$(UNIT)))
 PROGRAMS := $(UNIT) $(NO_THREADS) $(PROCS) $(NCCL) $(MEM) $(DTENSOR) $(FUZZ) $(SIM) $(SCRIPTS) $(ROUNDS) $(LINEAR)
 
-.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-leaves bench-report bench-updates bench-pipeline bench-checkpoint bench-slow-wire scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist clean
+.PHONY: help demo demo-elastic examples programs waiting test test-strict sim sim-hour bench bench-peers bench-memory bench-store bench-mac bench-dtensor bench-rpc bench-elastic bench-fsdp bench-leaves bench-report bench-updates bench-pipeline bench-checkpoint bench-slow-wire scale mutants sanitize format format-check headers headers-check src-check sizes platforms firmware install dist pages clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -64,6 +64,7 @@ help:
 #:   demo-elastic     the same model while one of four ranks is killed and another one joins; the loss curve as an SVG
 #:   examples         compile the examples, each with the one gcc line of its first comment
 #:   install          headers, and what pkg-config and CMake read, to PREFIX=/usr/local (DESTDIR before it)
+#:   pages            the manuals and declarations of all headers as pages for a browser: BUILD/pages/index.html; python3
 #:   dist             an archive of headers, tools, examples and documents, with the sums of all files
 #:
 #: Change
@@ -470,6 +471,9 @@ install:
 	@sed 's/@VERSION@/$(VERSION)/' packaging/cdp.pc.in > '$(DESTDIR)$(PREFIX)/share/pkgconfig/cdp.pc'
 	@install -m 644 packaging/*.cmake '$(DESTDIR)$(PREFIX)/share/cmake/cdp'
 	@install -m 644 LICENSE '$(DESTDIR)$(PREFIX)/share/licenses/cdp'
+
+pages:
+	@python3 tools/pages.py '$(BUILD)/pages'
 
 # Of the same commit the same bytes. SHA256SUMS lists every file of the archive but itself.
 DIST := cdp-$(VERSION)
