@@ -479,7 +479,7 @@ pages:
 DIST := cdp-$(VERSION)
 dist:
 	@rm -rf '$(BUILD)/dist' && mkdir -p '$(BUILD)/dist/$(DIST)'
-	@git ls-files -z ':(glob)*.md' ':(glob)cdp*.h' docs examples packaging python tools tests/bench/peers/speed.svg \
+	@git ls-files -z ':(glob)*.md' ':(glob)cdp*.h' docs examples fortran packaging python tools tests/bench/peers/speed.svg \
 	    LICENSE REUSE.toml Makefile CMakeLists.txt 'meson*' | xargs -0 cp --parents -t '$(BUILD)/dist/$(DIST)'
 	@cd '$(BUILD)/dist/$(DIST)' && find . -type f ! -name SHA256SUMS | sed 's,^\./,,' | LC_ALL=C sort | xargs sha256sum > SHA256SUMS
 	@time=$$(git log -1 --format=%ct) && cd '$(BUILD)/dist' && tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \

@@ -108,10 +108,14 @@ else
     echo "SKIP 22_checkpoint: it, the tool or cdprun does not exist"
 fi
 if command -v gfortran > /dev/null && [ -f "$build/libcdp.a" ]; then
-    if gfortran -O1 -J"$tmp" examples/19_fortran.f90 "$build/libcdp.a" -o "$tmp/fortran" -pthread -lm > "$tmp/out" 2>&1; then
+    if gcc -O1 -DCDP_LINKED -I. -c fortran/cdp_fortran.c -o "$tmp/cdp_fortran.o" > "$tmp/out" 2>&1 &&
+        gfortran -std=f2018 -Wall -Wextra -Werror -O1 -J"$tmp" -c fortran/cdp.f90 -o "$tmp/cdp_f90.o" >> "$tmp/out" 2>&1 &&
+        gfortran -O1 -J"$tmp" examples/19_fortran.f90 "$tmp"/cdp_*.o "$build/libcdp.a" -o "$tmp/fortran" -pthread -lm >> "$tmp/out" 2>&1 &&
+        gfortran -O1 -g -fcheck=all -J"$tmp" tests/fortran/test_fortran.f90 "$tmp"/cdp_*.o "$build/libcdp.a" -o "$tmp/test_fortran" -pthread -lm >> "$tmp/out" 2>&1; then
         example 19_fortran 'rank [0-3]: means .*: right' 4 "$tmp/fortran"
+        example 'each operation from Fortran' '[1-9][0-9]+ passed, 0 failed' 4 "$tmp/test_fortran"
     else
-        bad 19_fortran 'it does not compile'
+        bad '19_fortran' 'it does not compile'
     fi
 else
     echo 'SKIP 19_fortran: there is no gfortran'
