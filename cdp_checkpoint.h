@@ -1634,6 +1634,7 @@ typedef struct cdp__ck_table {
     uint64_t count, room, file_count, file_room, text_used, text_room, sum_count, sum_room, mask;
     uint64_t block_count, block_room;
     uint64_t step, slab; /* slab: bytes */
+    uint64_t looks;      /* comparisons of files that somebody else wrote */
     const char *why;     /* why bytes cannot be read */
     cdp_status status;   /* of that: IO, UNSUPPORTED, NOMEM */
 } cdp__ck_table;
@@ -4402,7 +4403,9 @@ CDP_API void cdp_ckpt_destroy(cdp_ckpt *c) {
 /* Knows: the list at the end of a zip archive that lies in a part of a file. Promises: any bytes
    yield members inside the archive or a reason. Functions return 0 or a positive errno. */
 
-#define CDP__CK_ZIP_LIST_MAX (64u << 20) /* bytes */
+/* Bytes of a list. An archive of one tensor has some 600; a file of many archives is read in time
+   that is bounded by their number. */
+#define CDP__CK_ZIP_LIST_MAX (1u << 20)
 
 typedef struct cdp__ck_zip {
     cdp__ck_disk *disk;
@@ -4546,6 +4549,9 @@ CDP__PRIVATE int32_t cdp__ck_zip_find(
 #define CDP__CK_METADATA ".metadata"
 #define CDP__CK_METADATA_MAX (1u << 30) /* bytes */
 #define CDP__CK_PICKLE_MAX (1u << 20)   /* of one tensor */
+#ifndef CDP__CK_LOOKS
+#define CDP__CK_LOOKS (1u << 26) /* most comparisons of places; PyTorch's order needs one each */
+#endif
 
 /* ---- values */
 
@@ -4670,32 +4676,38 @@ CDP__PRIVATE bool cdp__ck_torch_block(
     return cdp__ck_add_block(t, &b);
 }
 
-/* Whether two boxes that are not empty share an element. */
-CDP__PRIVATE bool cdp__ck_boxes_meet(const cdp_box *a, const cdp_box *b, uint32_t ndim) {
+/* Each coordinate of each dimension has a random weight; the measure of a box is the product, over
+   dimensions, of the differences between the weights of its two ends, modulo a prime. Measures of
+   boxes that divide a box add up to its own. Of other boxes they do so with a chance of about
+   2^-29, whoever has chosen them, as long as the seed is not known. */
+CDP__PRIVATE uint64_t cdp__ck_torch_measure(const cdp_box *b, uint32_t ndim, uint64_t seed) {
+    const uint64_t prime = 4294967291u; /* the largest of 32 bits */
+    uint64_t all = 1;
     uint32_t d;
-    for (d = 0; d < ndim; ++d)
-        if (a->start[d] >= b->start[d] + b->size[d] || b->start[d] >= a->start[d] + a->size[d])
-            return false;
-    return true;
+    for (d = 0; d < ndim; ++d) {
+        const uint64_t of = cdp__mix(seed + d);
+        const uint64_t from = cdp__mix(of ^ b->start[d]) % prime;
+        const uint64_t to = cdp__mix(of ^ (b->start[d] + b->size[d])) % prime;
+        all = all * ((to + prime - from) % prime) % prime;
+    }
+    return all;
 }
 
-/* Blocks that have as many elements as their tensor are all of it if none overlaps another. In the
-   order of rows, in which they mostly are, few are compared. */
+/* Blocks that have as many elements as their tensor are all of it if none overlaps another. To
+   compare each with each would take the square of the time. */
 CDP__PRIVATE bool cdp__ck_torch_apart(cdp__ck_table *t, const cdp__ck_entry *e) {
-    const cdp__ck_block *const all = t->blocks + e->first_block;
-    uint64_t from = 0, edge = 0, end = 0, i, k; /* blocks before `from` end at row `edge` */
-    for (i = 0; e->ndim && i < e->blocks; ++i) {
-        const cdp_box *const box = &all[i].box;
-        if (!all[i].bytes) continue;
-        if (box->start[0] < edge) from = edge = 0;
-        if (box->start[0] >= end) {
-            from = i;
-            edge = box->start[0];
-        }
-        end = cdp__max(end, box->start[0] + box->size[0]);
-        for (k = from; k < i; ++k)
-            if (all[k].bytes && cdp__ck_boxes_meet(&all[k].box, box, e->ndim))
-                return cdp__ck_bad(t, "blocks of a tensor overlap");
+    uint64_t seed = 0, i;
+    uint32_t twice;
+    cdp_box all;
+    memset(&all, 0, sizeof all);
+    memcpy(all.size, e->shape, sizeof e->shape);
+    if (t->os->random(t->os->user, &seed, sizeof seed) != CDP_OK) seed = 0;
+    for (twice = 0; twice < 2; ++twice, seed = cdp__mix(seed)) {
+        uint64_t sum = 0;
+        for (i = 0; i < e->blocks; ++i)
+            sum += cdp__ck_torch_measure(&t->blocks[e->first_block + i].box, e->ndim, seed);
+        if (sum % 4294967291u != cdp__ck_torch_measure(&all, e->ndim, seed))
+            return cdp__ck_bad(t, "blocks of a tensor overlap");
     }
     return true;
 }
@@ -4742,6 +4754,13 @@ CDP__PRIVATE bool cdp__ck_torch_entry(
     return (e.blob || cdp__ck_torch_tensor(t, tensor, &e)) && cdp__ck_add_entry(t, &e);
 }
 
+/* Counts comparisons, which in an order that nobody writes would be the square of the file. */
+CDP__PRIVATE bool cdp__ck_torch_looks(cdp__ck_table *t, uint64_t count) {
+    t->looks += count;
+    return t->looks <= CDP__CK_LOOKS
+        || cdp__ck_unknown(t, "too many blocks are in another order than their places");
+}
+
 /* The number of a file; UINT32_MAX: a mistake. Neighbours mostly are in the same file. */
 CDP__PRIVATE uint32_t cdp__ck_torch_file(cdp__ck_table *t, const cdp__tree *v) {
     const uint64_t name = cdp__ck_torch_text(t, v);
@@ -4755,8 +4774,9 @@ CDP__PRIVATE uint32_t cdp__ck_torch_file(cdp__ck_table *t, const cdp__tree *v) {
     for (i = t->file_count; i-- > 0;)
         if (strcmp(t->text + t->files[i].name, t->text + name) == 0) {
             t->text_used = name; /* it is there already */
-            return (uint32_t)i;
+            return cdp__ck_torch_looks(t, t->file_count - i) ? (uint32_t)i : UINT32_MAX;
         }
+    if (!cdp__ck_torch_looks(t, t->file_count)) return UINT32_MAX;
     f = cdp__ck_file_new(t);
     if (!f) {
         (void)cdp__ck_none(t);
@@ -4766,14 +4786,16 @@ CDP__PRIVATE uint32_t cdp__ck_torch_file(cdp__ck_table *t, const cdp__tree *v) {
     return (uint32_t)t->file_count - 1;
 }
 
-/* The block of an entry that begins at these places; `hint`: probably this one. */
+/* The block of an entry that begins at these places; `hint`: probably this one. NULL: none, or it
+   takes too long to find it. */
 CDP__PRIVATE cdp__ck_block *cdp__ck_torch_find(
-    const cdp__ck_table *t, const cdp__ck_entry *e, const uint64_t *start, uint64_t hint) {
+    cdp__ck_table *t, const cdp__ck_entry *e, const uint64_t *start, uint64_t hint) {
     cdp__ck_block *const all = t->blocks + e->first_block;
     uint64_t i;
     if (hint < e->blocks && memcmp(all[hint].box.start, start, e->ndim * sizeof *start) == 0
         && all[hint].file == UINT32_MAX)
         return &all[hint];
+    if (!cdp__ck_torch_looks(t, e->blocks)) return NULL;
     for (i = 0; i < e->blocks; ++i)
         if (memcmp(all[i].box.start, start, e->ndim * sizeof *start) == 0
             && all[i].file == UINT32_MAX)

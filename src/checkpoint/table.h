@@ -61,6 +61,7 @@ typedef struct cdp__ck_table {
     uint64_t count, room, file_count, file_room, text_used, text_room, sum_count, sum_room, mask;
     uint64_t block_count, block_room;
     uint64_t step, slab; /* slab: bytes */
+    uint64_t looks;      /* comparisons of files that somebody else wrote */
     const char *why;     /* why bytes cannot be read */
     cdp_status status;   /* of that: IO, UNSUPPORTED, NOMEM */
 } cdp__ck_table;

@@ -12,7 +12,9 @@
 #include "table.h"
 #include "disk.h"
 
-#define CDP__CK_ZIP_LIST_MAX (64u << 20) /* bytes */
+/* Bytes of a list. An archive of one tensor has some 600; a file of many archives is read in time
+   that is bounded by their number. */
+#define CDP__CK_ZIP_LIST_MAX (1u << 20)
 
 typedef struct cdp__ck_zip {
     cdp__ck_disk *disk;

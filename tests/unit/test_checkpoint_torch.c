@@ -7,240 +7,11 @@
 
 #include "said.h"
 #include "ranks.h"
+#include "torch_files.h"
 
 #include <sys/stat.h>
 
-/* ---- a writer of pickles and archives ---- */
-
-typedef struct bytes {
-    uint8_t at[1 << 16];
-    size_t n;
-} bytes;
-
-static void put(bytes *b, const void *from, size_t n) {
-    if (b->n + n > sizeof b->at) abort();
-    memcpy(b->at + b->n, from, n);
-    b->n += n;
-}
-static void put_text(bytes *b, const char *text) {
-    put(b, text, strlen(text));
-}
-static void put_low(bytes *b, uint64_t v, size_t n) {
-    for (size_t i = 0; i < n; ++i) {
-        const uint8_t byte = i < 8 ? (uint8_t)(v >> 8 * i) : 0;
-        put(b, &byte, 1);
-    }
-}
-static void pk_name(bytes *b, const char *text) {
-    put_text(b, "X");
-    put_low(b, strlen(text), 4);
-    put_text(b, text);
-}
-static void pk_number(bytes *b, uint64_t v) {
-    put_text(b, "J");
-    put_low(b, v, 4);
-}
-static void pk_tuple(bytes *b, const uint64_t *v, uint32_t n) {
-    put_text(b, "(");
-    for (uint32_t i = 0; i < n; ++i)
-        pk_number(b, v[i]);
-    put_text(b, "t");
-}
-static void pk_size(bytes *b, const uint64_t *v, uint32_t n) {
-    put_text(b, "ctorch\nSize\n(");
-    pk_tuple(b, v, n);
-    put_text(b, "tR");
-}
-/* An object of a class of the metadata; its state, which ends with "ub", follows. */
-static void pk_object(bytes *b, const char *class_name) {
-    put_text(b, "ctorch.distributed.checkpoint.");
-    put_text(b, class_name);
-    put_text(b, "\n)\x81}(");
-}
-
-enum {
-    ROWS = 7,
-    COLUMNS = 5,
-    MEMBERS = 3
-};
-
-/* What a folder is to have: a tensor of ROWS x COLUMNS in blocks of rows or columns, and bytes. */
-typedef struct sample {
-    uint32_t blocks;
-    bool columns;
-    const char *dtype, *storage, *rebuild;
-    uint64_t step, first; /* stride of a row (0: right), place in the storage */
-    const char *order;
-    uint32_t lacks;   /* 1: a block has no place, 2: blocks leave a gap, 3: transformed, 4: blocks
-                         overlap, and have as many elements as the tensor */
-    uint32_t packed;  /* member that is compressed, from 1 on */
-    int64_t cut;      /* bytes that the archive is shorter */
-    const char *file; /* its name */
-} sample;
-
 static char folder[256];
-
-static float value(uint64_t row, uint64_t column) {
-    return (float)(row * 100 + column);
-}
-
-static void block_of(const sample *s, uint32_t i, uint64_t start[2], uint64_t size[2]) {
-    const uint64_t all = s->columns ? COLUMNS : ROWS;
-    const uint64_t from = all * i / s->blocks, to = all * (i + 1) / s->blocks;
-    start[0] = start[1] = 0;
-    size[0] = ROWS;
-    size[1] = COLUMNS;
-    start[s->columns] = from;
-    size[s->columns] = to - from;
-    if (s->lacks != 4) return;
-    start[s->columns] = 0;
-    if (s->blocks < 3) return;
-    start[0] = i ? 5 - 2 * i : 0; /* 0, 3, 1 */
-    size[0] = i ? 2 : 3;
-}
-
-static void pickle_of(const sample *s, const uint64_t size[2], bytes *b) {
-    const uint64_t strides[2] = {s->step ? s->step : size[1], 1};
-    put_text(b,
-        "\x80\x02"
-        "ctorch._utils\n");
-    put_text(b, s->rebuild ? s->rebuild : "_rebuild_tensor_v2");
-    put_text(b, "\n((");
-    pk_name(b, "storage");
-    put_text(b, "ctorch\n");
-    put_text(b, s->storage ? s->storage : "FloatStorage");
-    put_text(b, "\n");
-    pk_name(b, "0");
-    pk_name(b, "cpu");
-    pk_number(b, size[0] * size[1]);
-    put_text(b, "tQ");
-    pk_number(b, s->first);
-    pk_tuple(b, size, 2);
-    pk_tuple(b, strides, 2);
-    put_text(b,
-        "\x89"
-        "ccollections\nOrderedDict\n)RtR.");
-}
-
-static void archive_of(const sample *s, const uint64_t start[2], const uint64_t size[2], bytes *b) {
-    static const char *const names[MEMBERS] = {
-        "archive/data.pkl", "archive/byteorder", "archive/data/0"};
-    static bytes member[MEMBERS], list;
-    const size_t begin = b->n;
-    for (uint32_t m = 0; m < MEMBERS; ++m)
-        member[m].n = 0;
-    list.n = 0;
-    pickle_of(s, size, &member[0]);
-    put_text(&member[1], s->order ? s->order : "little");
-    for (uint64_t r = 0; r < size[0]; ++r)
-        for (uint64_t c = 0; c < size[1]; ++c) {
-            const float v = value(start[0] + r, start[1] + c);
-            put(&member[2], &v, 4);
-        }
-    for (uint32_t m = 0; m < MEMBERS; ++m) {
-        const uint32_t method = s->packed == m + 1 ? 8 : 0;
-        const size_t at = b->n - begin;
-        put_low(b, 0x04034b50, 4);
-        put_low(b, 0, 4);
-        put_low(b, method, 2);
-        put_low(b, 0, 16);
-        put_low(b, strlen(names[m]), 2);
-        put_low(b, 3, 2); /* a field that fills up */
-        put_text(b, names[m]);
-        put(b, "pad", 3);
-        put(b, member[m].at, member[m].n);
-        put_low(&list, 0x02014b50, 4);
-        put_low(&list, 0, 6);
-        put_low(&list, method, 2);
-        put_low(&list, 0, 8);
-        put_low(&list, member[m].n, 4);
-        put_low(&list, member[m].n, 4);
-        put_low(&list, strlen(names[m]), 2);
-        put_low(&list, 0, 12);
-        put_low(&list, at, 4);
-        put_text(&list, names[m]);
-    }
-    const size_t at = b->n - begin;
-    put(b, list.at, list.n);
-    put_low(b, 0x06054b50, 4);
-    put_low(b, 0, 4);
-    put_low(b, MEMBERS, 2);
-    put_low(b, MEMBERS, 2);
-    put_low(b, list.n, 4);
-    put_low(b, at, 4);
-    put_low(b, 0, 2);
-}
-
-static void pk_place(bytes *b, const char *name, const uint64_t *start, const char *file,
-    uint64_t at, uint64_t length, bool changed) {
-    pk_object(b, "metadata\nMetadataIndex");
-    pk_name(b, "fqn");
-    pk_name(b, name);
-    pk_name(b, "index");
-    put_text(b, "N");
-    pk_name(b, "offset");
-    if (start)
-        pk_size(b, start, 2);
-    else
-        put_text(b, "N");
-    put_text(b, "ub");
-    pk_object(b, "filesystem\n_StorageInfo");
-    pk_name(b, "relative_path");
-    pk_name(b, file);
-    pk_name(b, "offset");
-    pk_number(b, at);
-    pk_name(b, "length");
-    pk_number(b, length);
-    if (changed) {
-        pk_name(b, "transform_descriptors");
-        put_text(b, "]");
-    }
-    put_text(b, "ub");
-}
-
-static void metadata_of(const sample *s, const uint64_t *at, const uint64_t *length, bytes *b) {
-    const uint64_t shape[2] = {ROWS, COLUMNS};
-    put_text(b, "\x80\x04");
-    pk_object(b, "metadata\nMetadata");
-    pk_name(b, "state_dict_metadata");
-    put_text(b, "}(");
-    pk_name(b, "net.w");
-    pk_object(b, "metadata\nTensorStorageMetadata");
-    pk_name(b, "properties");
-    put_text(b, "ctorch.distributed.checkpoint.metadata\nTensorProperties\n)\x81(ctorch\n");
-    put_text(b, s->dtype ? s->dtype : "float32");
-    put_text(b, "\nN\x89N\x89tb");
-    pk_name(b, "size");
-    pk_size(b, shape, 2);
-    pk_name(b, "chunks");
-    put_text(b, "](");
-    for (uint32_t i = s->lacks == 2; i < s->blocks; ++i) {
-        uint64_t start[2], size[2];
-        block_of(s, i, start, size);
-        pk_object(b, "metadata\nChunkStorageMetadata");
-        pk_name(b, "offsets");
-        pk_size(b, start, 2);
-        pk_name(b, "sizes");
-        pk_size(b, size, 2);
-        put_text(b, "ub");
-    }
-    put_text(b, "eub");
-    pk_name(b, "step");
-    put_text(b, "ctorch.distributed.checkpoint.metadata\nBytesStorageMetadata\n)\x81");
-    put_text(b, "u");
-    pk_name(b, "planner_data");
-    put_text(b, "csome.where\nClass\n(K\1tR"); /* of no interest */
-    pk_name(b, "storage_data");
-    put_text(b, "}(");
-    for (uint32_t i = s->lacks == 1; i < s->blocks; ++i) {
-        uint64_t start[2], size[2];
-        block_of(s, i, start, size);
-        pk_place(
-            b, "net.w", start, s->file ? s->file : "__0_0.distcp", at[i], length[i], s->lacks == 3);
-    }
-    pk_place(b, "step", NULL, s->file ? s->file : "__0_0.distcp", 1, 3, false);
-    put_text(b, "uub.");
-}
 
 static void file_put(const char *name, const bytes *b) {
     char path[400];
@@ -475,6 +246,105 @@ TEST(an_error_says_nothing_of_an_earlier_one) {
     folder_gone();
 }
 
+/* ---- many blocks ---- */
+
+enum {
+    MANY = 300000 /* the square of it takes minutes */
+};
+
+static uint64_t lot;
+static uint64_t draw(uint64_t n) {
+    lot = lot * 6364136223846793005u + 1442695040888963407u;
+    return (lot >> 33) % n;
+}
+
+/* Divides a tensor of `ndim` dimensions into random blocks. */
+static void divide(cdp__ck_table *t, cdp__ck_entry *e, uint32_t ndim) {
+    cdp__ck_block b;
+    memset(e, 0, sizeof *e);
+    memset(&b, 0, sizeof b);
+    e->dtype = CDP_DTYPE_U8;
+    e->ndim = ndim;
+    e->first_block = t->block_count;
+    for (uint32_t d = 0; d < ndim; ++d)
+        e->shape[d] = b.box.size[d] = 1 + draw(9);
+    if (!T(cdp__ck_add_block(t, &b))) return;
+    e->blocks = 1;
+    for (uint32_t cuts = (uint32_t)draw(12); ndim && cuts; --cuts) {
+        const uint64_t which = e->first_block + draw(e->blocks), d = draw(ndim);
+        b = t->blocks[which];
+        const uint64_t size = draw(b.box.size[d] + 1); /* one of both may be empty */
+        t->blocks[which].box.size[d] = size;
+        b.box.start[d] += size;
+        b.box.size[d] -= size;
+        if (!T(cdp__ck_add_block(t, &b))) return;
+        ++e->blocks;
+    }
+}
+
+static uint64_t elements(const cdp_box *b, uint32_t ndim) {
+    uint64_t n = 1;
+    for (uint32_t d = 0; d < ndim; ++d)
+        n *= b->size[d];
+    return n;
+}
+
+/* Blocks with as many elements as their tensor are all of it, or are refused. */
+TEST(blocks_that_overlap_are_told_from_a_division) {
+    uint32_t moved = 0;
+    for (uint32_t i = 0; i < 2000; ++i) {
+        cdp__ck_table t;
+        cdp__ck_entry e;
+        cdp__ck_table_open(&t, cdp_os_default());
+        divide(&t, &e, i % 5);
+        T(cdp__ck_torch_apart(&t, &e));
+        for (uint64_t k = 0; k < e.blocks && e.ndim; ++k) { /* moves one block by one place */
+            cdp_box *const box = &t.blocks[e.first_block + k].box;
+            const uint64_t d = draw(e.ndim);
+            if (!elements(box, e.ndim) || !box->start[d]) continue;
+            --box->start[d];
+            T(!cdp__ck_torch_apart(&t, &e));
+            T_TEXT("overlap", t.why);
+            ++moved;
+            break;
+        }
+        cdp__ck_table_close(&t);
+    }
+    T(moved > 500);
+}
+
+/* Nor does it take the square of the time, however blocks lie. */
+TEST(many_blocks_are_compared_in_time) {
+    cdp__ck_table t;
+    cdp__ck_entry e;
+    cdp__ck_block b;
+    cdp__ck_table_open(&t, cdp_os_default());
+    memset(&e, 0, sizeof e);
+    memset(&b, 0, sizeof b);
+    e.dtype = CDP_DTYPE_U8;
+    e.ndim = 2;
+    e.shape[0] = b.box.size[0] = b.box.size[1] = 1;
+    e.shape[1] = e.blocks = MANY;
+    b.file = UINT32_MAX;
+    for (uint32_t i = 0; i < MANY; ++i) {
+        b.box.start[1] = i;
+        if (!T(cdp__ck_add_block(&t, &b))) break;
+    }
+    T(cdp__ck_torch_apart(&t, &e));
+    /* places in an order that nobody writes, and without the numbers of their blocks */
+    uint32_t found = 0;
+    for (uint32_t i = MANY; i-- > 0 && !t.why;) {
+        const uint64_t start[2] = {0, i};
+        cdp__ck_block *const at = cdp__ck_torch_find(&t, &e, start, 0);
+        if (at) at->file = 0;
+        found += at != NULL;
+    }
+    T(found && found < MANY);
+    T_EQ(CDP_ERR_UNSUPPORTED, t.status);
+    T_TEXT("another order", t.why);
+    cdp__ck_table_close(&t);
+}
+
 /* Any cut or changed byte of .metadata and of the archives: an error or a value, never a crash. */
 TEST(damaged_bytes_end_in_an_error) {
     static bytes whole[2], other;
@@ -520,6 +390,9 @@ int main(int argc, char **argv) {
         {"a_list_of_blocks_is_not_repeated_at_will", a_list_of_blocks_is_not_repeated_at_will, 20},
         {"only_archives_of_what_is_read_are_opened", only_archives_of_what_is_read_are_opened, 20},
         {"an_error_says_nothing_of_an_earlier_one", an_error_says_nothing_of_an_earlier_one, 20},
+        {"blocks_that_overlap_are_told_from_a_division",
+            blocks_that_overlap_are_told_from_a_division, 20},
+        {"many_blocks_are_compared_in_time", many_blocks_are_compared_in_time, 60},
         {"damaged_bytes_end_in_an_error", damaged_bytes_end_in_an_error, 120},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
