@@ -73,6 +73,7 @@
         have memory that peers read in place   cdp_group_alloc
         go on computing meanwhile              the same with _async, then cdp_work_wait
         send parts of different lengths        cdp_start with in_counts, out_counts
+        have parts in separate arrays          cdp_collective_lists
         wait for everybody                     cdp_barrier, cdp_monitored_barrier
         train                                  cdp_ddp_create; in each step
                                                cdp_ddp_backward_begin, cdp_ddp_ready for each
@@ -221,7 +222,8 @@
         CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll and
                                         cdp_group_leave; a budget ends only waits: what moves goes
                                         on
-        CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>group/objects
+        CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>group/objects, no
+                                        cdp_collective_lists
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
                                         hosts; all ranks must be built so, else: MISMATCH
@@ -2010,8 +2012,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
 
 /* A barrier that names the missing ranks. Rank 0 receives a message from every other rank, then
    answers all of them. If some are missing after `timeout_ms` (0: the group's timeout), the group
-   breaks with a TIMEOUT that names all of them. If rank 0 itself is missing, it breaks at most a
-   second later, and the TIMEOUT names rank 0. Slower than cdp_barrier(): for tests. */
+   breaks with a TIMEOUT that names all of them; `peer` of the error is the first. (To name that one
+   alone would be no sooner: it may come until the deadline.) If rank 0 itself is missing, it breaks
+   at most a second later, and the TIMEOUT names rank 0. Slower than cdp_barrier(): for tests. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 #endif /* CDP_NO_MESSAGES */
 
@@ -2237,6 +2240,29 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
    allowed. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 #endif /* CDP_NO_OBJECTS */
+
+/* ---- >>group/lists_api: collectives over separate arrays ------------------------------------- */
+
+#ifndef CDP_NO_OBJECTS
+/* Run one operation whose parts lie in separate arrays of world_size pointers. ins[r] goes to rank
+   r: SCATTER (on the root), REDUCE_SCATTER, ALLTOALL. outs[r] gets what comes from rank r:
+   ALLGATHER, GATHER (on the root), ALLTOALL. A list takes the place of the member `in` or `out` of
+   `request`, which is then ignored; all other members mean what they do for cdp_start(), and
+   in_counts and out_counts make parts of different lengths. So other ranks may call cdp_start()
+   with packed parts. A list that this rank does not need may be NULL, and so may a pointer to a
+   part without elements; other arrays may have any alignment.
+   In place: ALLGATHER, and GATHER on the root, with request->in NULL take this rank's part from
+   outs[rank]; ALLTOALL accepts the same arrays in both lists. Otherwise no array of `outs` may
+   overlap another one.
+
+   Blocks, and packs: the parts are copied into memory of the group's os as large as all of them
+   together, which is allocated for each call; results are copied out of it. After an error, no
+   array of `outs` has been changed. Errors: INVALID (also a kind without parts, or a missing
+   pointer: the text says which), UNSUPPORTED (device memory), NOMEM: then nothing was started, and
+   the other ranks wait for this one; or the group's failure. Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_collective_lists(cdp_group *group, const cdp_request *request,
+    const void *const *ins, void *const *outs);
+#endif
 
 /* ---- >>ddp/ddp_api: data parallel training --------------------------------------------------- */
 
@@ -3551,6 +3577,12 @@ inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) {
 inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) {
     return cdp_start(group, &request, out);
 }
+#ifndef CDP_NO_OBJECTS
+inline cdp_status cdp_collective_lists(cdp_group *group, const cdp_request &request,
+    const void *const *ins, void *const *outs) {
+    return cdp_collective_lists(group, &request, ins, outs);
+}
+#endif
 #if !defined(CDP_NO_DDP) && !defined(CDP_NO_FRAMES)
 inline cdp_status cdp_ddp_create_start(const cdp_ddp_desc &desc, cdp_ddp **out) {
     return cdp_ddp_create_start(&desc, out);
@@ -22260,6 +22292,131 @@ CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
     if (!g || !b || !b->allocated) return;
     cdp__blob_drop(g, b);
     b->bytes = 0;
+}
+
+#endif /* CDP_NO_OBJECTS */
+
+/* ---- >>group/lists: collectives over separate arrays ----------------------------------------- */
+
+/* Knows: requests. Promises: the operation is the one of packed parts, and a mistake is reported
+   before anything was started. */
+
+#ifndef CDP_NO_OBJECTS
+
+#define CDP__LIST_ALIGN 64u /* where packed results begin, whatever stands before them */
+
+/* The arrays of one side of a call. */
+typedef struct cdp__list {
+    const char *name;
+    const void *const *at; /* NULL: this rank uses no list on this side */
+    const uint64_t *counts;
+    uint64_t bytes; /* of all parts */
+} cdp__list;
+
+CDP__PRIVATE uint64_t cdp__list_part(const cdp__list *l, const cdp_request *rq, uint32_t r) {
+    return (l->counts ? l->counts[r] : rq->count) * cdp_dtype_size(rq->dtype);
+}
+
+CDP__PRIVATE cdp_status cdp__lists_in_host(
+    const cdp_group *g, const cdp_request *rq, const void *at, const char *what) {
+    const char *name = cdp_coll_name(rq->kind);
+    bool device;
+    const cdp_status st = cdp__device_claims(g, name, at, NULL, &device);
+    if (st != CDP_OK || !device) return st;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "%s: %s points to device memory, of which there are no lists; pack the parts and use "
+        "cdp_start()",
+        name, what);
+}
+
+/* Checks the arrays of one side, and adds up their bytes. */
+CDP__PRIVATE cdp_status cdp__list_measure(
+    const cdp_group *g, const cdp_request *rq, cdp__list *l, uint64_t *total) {
+    const char *name = cdp_coll_name(rq->kind);
+    uint64_t part;
+    uint32_t r;
+    cdp_status st = CDP_OK;
+    for (r = 0; r < g->desc.world_size && st == CDP_OK; ++r) {
+        const uint64_t count = l->counts ? l->counts[r] : rq->count;
+        if (!cdp__mul_fits(count, cdp_dtype_size(rq->dtype), &part)
+            || *total + part > (uint64_t)INT64_MAX || *total + part < part)
+            return cdp__fail(CDP_ERR_INVALID, "%s: the parts of %s are more than 2^63 bytes", name,
+                l->name);
+        if (part && !l->at[r])
+            return cdp__fail(CDP_ERR_INVALID, "%s: %s[%u] is NULL, but that part has %llu elements",
+                name, l->name, r, (unsigned long long)count);
+        *total += part;
+        l->bytes += part;
+        st = cdp__lists_in_host(g, rq, l->at[r], l->name);
+    }
+    return st;
+}
+
+/* Which lists this rank needs, and whether they are there. */
+CDP__PRIVATE cdp_status cdp__lists_check(
+    const cdp_group *g, cdp_request *rq, cdp__list *in, cdp__list *out, uint64_t *total) {
+    const bool mine = !cdp__kind_has_root(rq->kind) || g->desc.rank == rq->root;
+    const bool parts_in = cdp__kind_parts_in(rq->kind), parts_out = cdp__kind_parts_out(rq->kind);
+    const char *name = cdp_coll_name(rq->kind);
+    cdp_status st = CDP_OK;
+    if (!parts_in && !parts_out)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_collective_lists: %s has no parts for single ranks; use cdp_start()", name);
+    if (!parts_in || !mine) in->at = NULL;
+    if (!parts_out || !mine) out->at = NULL;
+    if (mine && parts_in && !in->at) return cdp__missing(name, "ins");
+    if (mine && parts_out && !out->at) return cdp__missing(name, "outs");
+    if (in->at) st = cdp__list_measure(g, rq, in, total);
+    if (out->at && st == CDP_OK) st = cdp__list_measure(g, rq, out, total);
+    if (st != CDP_OK) return st;
+    if (!in->at) st = cdp__lists_in_host(g, rq, rq->in, "in");
+    if (!out->at && st == CDP_OK) st = cdp__lists_in_host(g, rq, rq->out, "out");
+    return st;
+}
+
+/* Copies the parts of a list to packed memory, or back. */
+CDP__PRIVATE void cdp__list_copy(
+    const cdp_group *g, const cdp_request *rq, const cdp__list *l, uint8_t *packed, bool back) {
+    uint32_t r;
+    for (r = 0; l->at && r < g->desc.world_size; ++r) {
+        const size_t bytes = (size_t)cdp__list_part(l, rq, r);
+        if (bytes && back) memcpy((void *)(uintptr_t)l->at[r], packed, bytes);
+        if (bytes && !back) memcpy(packed, l->at[r], bytes);
+        packed += bytes;
+    }
+}
+
+CDP_API CDP__COLD cdp_status cdp_collective_lists(
+    cdp_group *g, const cdp_request *request, const void *const *ins, void *const *outs) {
+    cdp__list in = {"ins", ins, NULL, 0}, out = {"outs", (const void *const *)outs, NULL, 0};
+    cdp_request rq;
+    cdp_work w = {NULL, 0};
+    uint64_t total = CDP__LIST_ALIGN;
+    uint8_t *memory, *taken;
+    cdp_status st = cdp__must_not_wait();
+    if (st == CDP_OK) st = cdp__alive(g, "cdp_collective_lists");
+    if (st == CDP_OK && !request) st = cdp__missing("cdp_collective_lists", "request");
+    if (st != CDP_OK) return st;
+    rq = *request;
+    st = cdp__request_defaults(g, &rq);
+    in.counts = rq.in_counts;
+    out.counts = rq.out_counts;
+    if (st == CDP_OK) st = cdp__lists_check(g, &rq, &in, &out, &total);
+    if (st != CDP_OK) return st;
+    memory = (uint8_t *)cdp__alloc(g->os, total);
+    if (!memory) return cdp__fail_nomem("the packed parts of a list", total);
+    taken = memory + (in.bytes + CDP__LIST_ALIGN - 1) / CDP__LIST_ALIGN * CDP__LIST_ALIGN;
+    if (out.at) rq.out = taken;
+    if (in.at) rq.in = memory;
+    cdp__list_copy(g, &rq, &in, memory, false);
+    if (out.at && !rq.in && out.at[g->desc.rank])
+        memcpy(taken + cdp__request_own_part(g, &rq, out.counts), out.at[g->desc.rank],
+            (size_t)cdp__list_part(&out, &rq, g->desc.rank));
+    st = cdp_start(g, &rq, &w);
+    if (st == CDP_OK) st = cdp_work_wait(w);
+    if (st == CDP_OK) cdp__list_copy(g, &rq, &out, taken, true);
+    cdp__free(g->os, memory);
+    return st;
 }
 
 #endif /* CDP_NO_OBJECTS */

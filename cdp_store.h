@@ -58,6 +58,7 @@
         hand values to the next rank that is free         cdp_store_queue_push, cdp_store_queue_pop
         list the keys                                     cdp_store_list_keys
         wait until all ranks have called                  cdp_store_barrier
+        wait until so many clients are there              cdp_store_wait_workers, .count_me
         wait in one thread and set in another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
         use a shared file system instead of a server      cdp_file_store_create
@@ -469,6 +470,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
    Errors: UNSUPPORTED (servers of PyTorch 1.13). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
     cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
+
+/* Waits until `workers` clients have counted themselves: those of this library with count_me, and
+   PyTorch's TCPStore with a world_size, of which the process that serves the store waits so. Asks
+   every 10 ms. Call it on a store of cdp_tcp_store_create(), such as a client of one's own server;
+   one with count_me counts, too, and no other thread may use it meanwhile. Clones of such a store
+   count once more. Errors: INVALID (no store, no workers); TIMEOUT (the text says how many have
+   come); UNSUPPORTED (another kind of store: use cdp_store_barrier()). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait_workers(
+    cdp_store *store, uint32_t workers, uint32_t timeout_ms);
 
 /* Connects a second client, without a last will, to the server of a TCP store or of a prefix store
    on one: a wait on one of them does not delay calls on the other. Blocks until it is connected, at
@@ -6856,6 +6866,37 @@ CDP_API cdp_status cdp_store_barrier(
     const cdp_status status = cdp__store_call_make(&c, CDP_STORE_BARRIER, key, NULL, 0);
     c.rq.delta = count;
     return cdp__store_call_run(s, &c, status, timeout_ms, NULL, NULL);
+}
+
+#define CDP__WORKERS_ASK_MS 10u
+
+CDP_API CDP__COLD cdp_status cdp_store_wait_workers(
+    cdp_store *s, uint32_t workers, uint32_t timeout_ms) {
+    const uint32_t ms = cdp__def(timeout_ms, cdp_store_timeout(s));
+    cdp__client *c;
+    char seconds[24];
+    int64_t come = 0;
+    uint64_t deadline;
+    if (!s || !workers) return cdp__missing("cdp_store_wait_workers", s ? "workers" : "store");
+    if (s->destroy != cdp__client_destroy)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_store_wait_workers: only a store of cdp_tcp_store_create() counts its clients; "
+            "use cdp_store_barrier()");
+    c = (cdp__client *)s->self;
+    for (deadline = cdp__deadline(s->os, ms);;) {
+        const uint64_t now = s->os->now_ns(s->os->user);
+        cdp_status st;
+        c->bare = true;
+        st = cdp_store_add(s, "init/", 0, &come);
+        c->bare = false;
+        if (st != CDP_OK || come >= (int64_t)workers) return st;
+        if (now >= deadline) break;
+        cdp__sleep_until(s->os, cdp__min(deadline, now + CDP__WORKERS_ASK_MS * CDP__MS));
+    }
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_store_wait_workers: %lld of %u workers have come within %s s; start the others, or "
+        "set count_me in their cdp_tcp_store_desc",
+        (long long)come, workers, cdp__seconds(seconds, ms));
 }
 
 /* Copies the array and the keys to one block. */

@@ -71,6 +71,7 @@
         have memory that peers read in place   cdp_group_alloc
         go on computing meanwhile              the same with _async, then cdp_work_wait
         send parts of different lengths        cdp_start with in_counts, out_counts
+        have parts in separate arrays          cdp_collective_lists
         wait for everybody                     cdp_barrier, cdp_monitored_barrier
         train                                  cdp_ddp_create; in each step
                                                cdp_ddp_backward_begin, cdp_ddp_ready for each
@@ -219,7 +220,8 @@
         CDP_NO_FRAMES *        off      no cdp_work_poll, cdp_init_start, cdp_ddp_poll and
                                         cdp_group_leave; a budget ends only waits: what moves goes
                                         on
-        CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>group/objects
+        CDP_NO_OBJECTS *       off      no cdp_allgather_bytes and the others of >>group/objects, no
+                                        cdp_collective_lists
         CDP_NO_HUB *           off      no cdp_hub_create: no ranks in one process
         CDP_FEW_ALGORITHMS     off      one or two algorithms for each collective, none for several
                                         hosts; all ranks must be built so, else: MISMATCH
@@ -394,6 +396,7 @@ extern "C" {
 #include "channel/channel_api.h"
 #include "group/backend_api.h"
 #include "group/objects_api.h"
+#include "group/lists_api.h"
 #include "ddp/ddp_api.h"
 #include "ddp/norm_api.h"
 #include "train/precision_api.h"
@@ -516,6 +519,7 @@ extern "C" {
 #include "channel/progress.h"
 #include "channel/life.h"
 #include "group/objects.h"
+#include "group/lists.h"
 #include "group/recorder.h"
 #include "ddp/group_access.h"
 #include "train/precision.h"

@@ -56,6 +56,7 @@
         hand values to the next rank that is free         cdp_store_queue_push, cdp_store_queue_pop
         list the keys                                     cdp_store_list_keys
         wait until all ranks have called                  cdp_store_barrier
+        wait until so many clients are there              cdp_store_wait_workers, .count_me
         wait in one thread and set in another             cdp_store_clone
         keep two users of one store apart                 cdp_prefix_store_create
         use a shared file system instead of a server      cdp_file_store_create

@@ -8,6 +8,7 @@
 #include "hub_api.h"
 #include "group_api.h"
 #include "collectives_api.h"
+#include "lists_api.h"
 #include "../ddp/ddp_api.h"
 #include "works_api.h"
 #include "../channel/channel_api.h"
@@ -43,6 +44,12 @@ inline cdp_status cdp_ddp_create(const cdp_ddp_desc &desc, cdp_ddp **out) {
 inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_work *out) {
     return cdp_start(group, &request, out);
 }
+#ifndef CDP_NO_OBJECTS
+inline cdp_status cdp_collective_lists(cdp_group *group, const cdp_request &request,
+    const void *const *ins, void *const *outs) {
+    return cdp_collective_lists(group, &request, ins, outs);
+}
+#endif
 #if !defined(CDP_NO_DDP) && !defined(CDP_NO_FRAMES)
 inline cdp_status cdp_ddp_create_start(const cdp_ddp_desc &desc, cdp_ddp **out) {
     return cdp_ddp_create_start(&desc, out);

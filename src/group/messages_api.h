@@ -97,8 +97,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_batch(
 
 /* A barrier that names the missing ranks. Rank 0 receives a message from every other rank, then
    answers all of them. If some are missing after `timeout_ms` (0: the group's timeout), the group
-   breaks with a TIMEOUT that names all of them. If rank 0 itself is missing, it breaks at most a
-   second later, and the TIMEOUT names rank 0. Slower than cdp_barrier(): for tests. */
+   breaks with a TIMEOUT that names all of them; `peer` of the error is the first. (To name that one
+   alone would be no sooner: it may come until the deadline.) If rank 0 itself is missing, it breaks
+   at most a second later, and the TIMEOUT names rank 0. Slower than cdp_barrier(): for tests. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_monitored_barrier(cdp_group *group, uint32_t timeout_ms);
 #endif /* CDP_NO_MESSAGES */
 

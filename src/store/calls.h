@@ -312,6 +312,37 @@ CDP_API cdp_status cdp_store_barrier(
     return cdp__store_call_run(s, &c, status, timeout_ms, NULL, NULL);
 }
 
+#define CDP__WORKERS_ASK_MS 10u
+
+CDP_API CDP__COLD cdp_status cdp_store_wait_workers(
+    cdp_store *s, uint32_t workers, uint32_t timeout_ms) {
+    const uint32_t ms = cdp__def(timeout_ms, cdp_store_timeout(s));
+    cdp__client *c;
+    char seconds[24];
+    int64_t come = 0;
+    uint64_t deadline;
+    if (!s || !workers) return cdp__missing("cdp_store_wait_workers", s ? "workers" : "store");
+    if (s->destroy != cdp__client_destroy)
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_store_wait_workers: only a store of cdp_tcp_store_create() counts its clients; "
+            "use cdp_store_barrier()");
+    c = (cdp__client *)s->self;
+    for (deadline = cdp__deadline(s->os, ms);;) {
+        const uint64_t now = s->os->now_ns(s->os->user);
+        cdp_status st;
+        c->bare = true;
+        st = cdp_store_add(s, "init/", 0, &come);
+        c->bare = false;
+        if (st != CDP_OK || come >= (int64_t)workers) return st;
+        if (now >= deadline) break;
+        cdp__sleep_until(s->os, cdp__min(deadline, now + CDP__WORKERS_ASK_MS * CDP__MS));
+    }
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_store_wait_workers: %lld of %u workers have come within %s s; start the others, or "
+        "set count_me in their cdp_tcp_store_desc",
+        (long long)come, workers, cdp__seconds(seconds, ms));
+}
+
 /* Copies the array and the keys to one block. */
 CDP__PRIVATE cdp_status cdp__store_pack_keys(
     cdp_store *s, const cdp_store_request *rq, cdp_bytes **keys) {

@@ -105,6 +105,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_store_queue_len(
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_barrier(
     cdp_store *store, const char *key, uint32_t count, uint32_t timeout_ms);
 
+/* Waits until `workers` clients have counted themselves: those of this library with count_me, and
+   PyTorch's TCPStore with a world_size, of which the process that serves the store waits so. Asks
+   every 10 ms. Call it on a store of cdp_tcp_store_create(), such as a client of one's own server;
+   one with count_me counts, too, and no other thread may use it meanwhile. Clones of such a store
+   count once more. Errors: INVALID (no store, no workers); TIMEOUT (the text says how many have
+   come); UNSUPPORTED (another kind of store: use cdp_store_barrier()). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_store_wait_workers(
+    cdp_store *store, uint32_t workers, uint32_t timeout_ms);
+
 /* Connects a second client, without a last will, to the server of a TCP store or of a prefix store
    on one: a wait on one of them does not delay calls on the other. Blocks until it is connected, at
    most the store's timeout. The caller owns *out (cdp_store_destroy()). Errors: those of

@@ -292,7 +292,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_VERIFY) echo ' cdp_ddp_verify$' ;;
     CDP_NO_CHANNELS) echo ' cdp_channel_' ;;
     CDP_NO_MESSAGES) echo ' cdp_(send|recv|sendrecv|recv_any|probe|monitored_barrier|channel|group_reserve)(_|$)| cdp_batch(_async)?$' ;;
-    CDP_NO_OBJECTS) echo ' cdp_((broadcast|scatter|gather|allgather)_bytes|blob_free)$' ;;
+    CDP_NO_OBJECTS) echo ' cdp_((broadcast|scatter|gather|allgather)_bytes|blob_free|collective_lists)$' ;;
     CDP_NO_HUB) echo ' cdp_hub_' ;;
     CDP_NO_CHAINS) echo ' cdp_(work_then|start_after|work_cancel)$' ;;
     CDP_NO_GROUPS) echo ' cdp_group_(new|split)$' ;;
@@ -300,7 +300,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_HASH_STORE) echo ' cdp_hash_store_' ;;
     CDP_NO_PREFIX_STORE) echo ' cdp_prefix_store_' ;;
     CDP_NO_CUSTOM_STORE) echo ' cdp_custom_store_' ;;
-    CDP_NO_STORE_CALLS) echo ' (cdp_store_(append|wait|check|delete|num_keys|list_keys|queue_push|queue_pop|queue_try_pop|queue_len|barrier|clone|multi_get|multi_set)|cdp__wire_old)$' ;;
+    CDP_NO_STORE_CALLS) echo ' (cdp_store_(append|wait|check|delete|num_keys|list_keys|queue_push|queue_pop|queue_try_pop|queue_len|barrier|wait_workers|clone|multi_get|multi_set)|cdp__wire_old)$' ;;
     CDP_NO_MEETING) echo ' cdp__(mesh_(parse_endpoint|publish_endpoint)|join_follow_to)$' ;;
     CDP_NO_REPRODUCIBLE) echo ' cdp__fixed_(round|tmp)$' ;;
     CDP_NO_BACKEND) echo ' cdp_group_(set_backend|clear_backend|compare|watch)$' ;;

@@ -484,6 +484,7 @@ static void two_missing(uint32_t rank, cdp_group *w) {
     }
     snprintf(text, sizeof text, "2 of 5 ranks have not come within %u ms: 1, 3", ms);
     T_TEXT(text, cdp_last_error()->text);
+    T_EQ(1, cdp_last_error()->peer);
 }
 
 TEST(monitored_barrier_names_all) {

@@ -296,6 +296,64 @@ TEST(clients_count_themselves_once) {
     cdp_store_server_destroy(s);
 }
 
+typedef struct late_client {
+    cdp_tcp_store_desc desc;
+    cdp_store *store;
+} late_client;
+
+static void *connect_late(void *arg) {
+    late_client *l = (late_client *)arg;
+    test_sleep_ms(150);
+    OK(cdp_tcp_store_create(&l->desc, &l->store));
+    return NULL;
+}
+
+/* As the process does that serves PyTorch's store: it waits for all who count themselves. */
+TEST(a_server_waits_for_its_clients) {
+    cdp_store_server_desc d;
+    cdp_store_server *s;
+    cdp_store *here, *hash = NULL;
+    late_client late[2];
+    pthread_t t[2];
+    memset(&d, 0, sizeof d);
+    d.host = "127.0.0.1";
+    if (!OK(cdp_store_server_create(&d, &s))) return;
+    cdp_tcp_store_desc cd = client_desc(cdp_store_server_port(s));
+    if (!OK(cdp_tcp_store_create(&cd, &here))) return; /* does not count */
+    ST(cdp_store_wait_workers(here, 1, 50), CDP_ERR_TIMEOUT);
+    TEXT("0 of 1 workers have come within 0.05 s");
+    cd.count_me = true;
+    for (uint32_t i = 0; i < 2; ++i) {
+        late[i].desc = cd;
+        late[i].store = NULL;
+        if (pthread_create(&t[i], NULL, connect_late, &late[i]) != 0) abort();
+    }
+    OK(cdp_store_wait_workers(here, 2, 20000));
+    OK(cdp_store_wait_workers(here, 1, 1));
+    ST(cdp_store_wait_workers(here, 3, 50), CDP_ERR_TIMEOUT);
+    TEXT("2 of 3 workers have come within");
+    OK(cdp_store_set(here, "k", "v", 1)); /* keys of the program have their slash again */
+    ST(cdp_store_wait_workers(NULL, 1, 1), CDP_ERR_INVALID);
+    TEXT("store is NULL");
+    ST(cdp_store_wait_workers(here, 0, 1), CDP_ERR_INVALID);
+    TEXT("workers");
+    OK(cdp_hash_store_create(NULL, &hash));
+    ST(cdp_store_wait_workers(hash, 1, 1), CDP_ERR_UNSUPPORTED);
+    TEXT("use cdp_store_barrier()");
+    cdp_store_destroy(hash);
+    for (uint32_t i = 0; i < 2; ++i) {
+        void *value;
+        uint64_t bytes;
+        pthread_join(t[i], NULL);
+        if (OK(cdp_store_get(late[i].store, "k", &value, &bytes, 5000)))
+            cdp_store_free(late[i].store, value);
+        cdp_store_destroy(late[i].store);
+    }
+    cdp_store_server_destroy(s);
+    ST(cdp_store_wait_workers(here, 3, 1000), CDP_ERR_STATE);
+    cdp_store_destroy(here);
+}
+
 TEST(what_is_this_machine) {
     static const struct {
         const char *from, *here;
@@ -445,6 +503,7 @@ int main(int argc, char **argv) {
         CASE(strangers_and_a_key, 20),
         CASE(other_machines_without_a_key, 20),
         CASE(clients_count_themselves_once, 10),
+        CASE(a_server_waits_for_its_clients, 60),
         CASE(what_is_this_machine, 10),
         CASE(proving_takes_less_than_a_millisecond, 20),
         CASE(slow_and_silent_strangers, 20),
