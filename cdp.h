@@ -1715,8 +1715,10 @@ typedef struct cdp_record {
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max_count);
 
 /* Write the state of this rank as JSON: its groups, their failures, the last operations of each and
-   the ranks that these wait for. tools/who_is_stuck.c reads the files of all ranks and prints
-   which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
+   the ranks that these wait for, and messages. tools/who_is_stuck.c reads the files of all ranks
+   and prints which rank keeps which other ranks waiting; with --trace it makes one trace in
+   Chrome's format of them, on one clock. `records` of the desc says how far back they go. Any
+   thread, any time. Errors: IO (the file), NOMEM,
    INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 
@@ -2260,8 +2262,8 @@ CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
    array of `outs` has been changed. Errors: INVALID (also a kind without parts, or a missing
    pointer: the text says which), UNSUPPORTED (device memory), NOMEM: then nothing was started, and
    the other ranks wait for this one; or the group's failure. Any thread. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_collective_lists(cdp_group *group, const cdp_request *request,
-    const void *const *ins, void *const *outs);
+CDP_MUST_CHECK CDP_API cdp_status cdp_collective_lists(
+    cdp_group *group, const cdp_request *request, const void *const *ins, void *const *outs);
 #endif
 
 /* ---- >>ddp/ddp_api: data parallel training --------------------------------------------------- */
@@ -3578,8 +3580,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
     return cdp_start(group, &request, out);
 }
 #ifndef CDP_NO_OBJECTS
-inline cdp_status cdp_collective_lists(cdp_group *group, const cdp_request &request,
-    const void *const *ins, void *const *outs) {
+inline cdp_status cdp_collective_lists(
+    cdp_group *group, const cdp_request &request, const void *const *ins, void *const *outs) {
     return cdp_collective_lists(group, &request, ins, outs);
 }
 #endif
@@ -15785,8 +15787,9 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
     cdp__file_text f;
     int32_t why = cdp__file_text_open(&f, m->os, path);
     if (why) return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
-    cdp__text_add(&f.text, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [",
-        m->rank, m->size);
+    cdp__text_add(&f.text,
+        "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"clock_us\": %llu, \"groups\": [",
+        m->rank, m->size, (unsigned long long)(now / 1000));
     for (g = m->groups; g; g = g->next) {
         cdp__dump_group(&f.text, g, now);
         for (flow = g->messages.flows; flow; flow = flow->next) {
@@ -22340,8 +22343,8 @@ CDP__PRIVATE cdp_status cdp__list_measure(
         const uint64_t count = l->counts ? l->counts[r] : rq->count;
         if (!cdp__mul_fits(count, cdp_dtype_size(rq->dtype), &part)
             || *total + part > (uint64_t)INT64_MAX || *total + part < part)
-            return cdp__fail(CDP_ERR_INVALID, "%s: the parts of %s are more than 2^63 bytes", name,
-                l->name);
+            return cdp__fail(
+                CDP_ERR_INVALID, "%s: the parts of %s are more than 2^63 bytes", name, l->name);
         if (part && !l->at[r])
             return cdp__fail(CDP_ERR_INVALID, "%s: %s[%u] is NULL, but that part has %llu elements",
                 name, l->name, r, (unsigned long long)count);

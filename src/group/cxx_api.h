@@ -45,8 +45,8 @@ inline cdp_status cdp_start(cdp_group *group, const cdp_request &request, cdp_wo
     return cdp_start(group, &request, out);
 }
 #ifndef CDP_NO_OBJECTS
-inline cdp_status cdp_collective_lists(cdp_group *group, const cdp_request &request,
-    const void *const *ins, void *const *outs) {
+inline cdp_status cdp_collective_lists(
+    cdp_group *group, const cdp_request &request, const void *const *ins, void *const *outs) {
     return cdp_collective_lists(group, &request, ins, outs);
 }
 #endif

@@ -246,8 +246,10 @@ typedef struct cdp_record {
 CDP_API uint32_t cdp_group_records(cdp_group *group, cdp_record *out, uint32_t max_count);
 
 /* Write the state of this rank as JSON: its groups, their failures, the last operations of each and
-   the ranks that these wait for. tools/who_is_stuck.c reads the files of all ranks and prints
-   which rank keeps which other ranks waiting. Any thread, any time. Errors: IO (the file), NOMEM,
+   the ranks that these wait for, and messages. tools/who_is_stuck.c reads the files of all ranks
+   and prints which rank keeps which other ranks waiting; with --trace it makes one trace in
+   Chrome's format of them, on one clock. `records` of the desc says how far back they go. Any
+   thread, any time. Errors: IO (the file), NOMEM,
    INVALID (no group, no path), STATE (destroyed), UNSUPPORTED (the group's os has no files). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_group_dump(cdp_group *group, const char *path);
 

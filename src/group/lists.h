@@ -62,8 +62,8 @@ CDP__PRIVATE cdp_status cdp__list_measure(
         const uint64_t count = l->counts ? l->counts[r] : rq->count;
         if (!cdp__mul_fits(count, cdp_dtype_size(rq->dtype), &part)
             || *total + part > (uint64_t)INT64_MAX || *total + part < part)
-            return cdp__fail(CDP_ERR_INVALID, "%s: the parts of %s are more than 2^63 bytes", name,
-                l->name);
+            return cdp__fail(
+                CDP_ERR_INVALID, "%s: the parts of %s are more than 2^63 bytes", name, l->name);
         if (part && !l->at[r])
             return cdp__fail(CDP_ERR_INVALID, "%s: %s[%u] is NULL, but that part has %llu elements",
                 name, l->name, r, (unsigned long long)count);

@@ -24,8 +24,8 @@
    array of `outs` has been changed. Errors: INVALID (also a kind without parts, or a missing
    pointer: the text says which), UNSUPPORTED (device memory), NOMEM: then nothing was started, and
    the other ranks wait for this one; or the group's failure. Any thread. */
-CDP_MUST_CHECK CDP_API cdp_status cdp_collective_lists(cdp_group *group, const cdp_request *request,
-    const void *const *ins, void *const *outs);
+CDP_MUST_CHECK CDP_API cdp_status cdp_collective_lists(
+    cdp_group *group, const cdp_request *request, const void *const *ins, void *const *outs);
 #endif
 
 #endif /* CDP_SRC_GROUP_LISTS_API_H */

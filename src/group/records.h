@@ -218,8 +218,9 @@ CDP__PRIVATE cdp_status cdp__dump(const cdp__world *m, const char *path) {
     cdp__file_text f;
     int32_t why = cdp__file_text_open(&f, m->os, path);
     if (why) return cdp__fail_peer(CDP_ERR_IO, -1, why, "cannot write the dump %s", path);
-    cdp__text_add(&f.text, "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"groups\": [",
-        m->rank, m->size);
+    cdp__text_add(&f.text,
+        "{\"cdp_dump\": 1, \"rank\": %u, \"world_size\": %u, \"clock_us\": %llu, \"groups\": [",
+        m->rank, m->size, (unsigned long long)(now / 1000));
     for (g = m->groups; g; g = g->next) {
         cdp__dump_group(&f.text, g, now);
         for (flow = g->messages.flows; flow; flow = flow->next) {

@@ -93,7 +93,8 @@ static void scatter_and_reduce_scatter(cdp_group *g, void *arg) {
         }
         if (p->uneven) rq.in_counts = counts;
         T_EQ(CDP_OK,
-            cdp_collective_lists(g, &rq, reduce || me == root ? (const void **)ins.at : NULL, NULL));
+            cdp_collective_lists(
+                g, &rq, reduce || me == root ? (const void **)ins.at : NULL, NULL));
         for (uint32_t i = 0; i < counts[me]; ++i) {
             int32_t want = element(root, me, i);
             for (uint32_t r = 0; reduce && r < n; ++r)
@@ -155,7 +156,8 @@ static void half_packed(cdp_group *g, void *arg) {
     uint8_t bytes[4 * 3 + 1], all[4 * 12];
     void *outs[4];
     cdp_work w;
-    cdp_request rq = {.kind = CDP_COLL_ALLGATHER, .in = bytes + 1, .count = 12, .dtype = CDP_DTYPE_U8};
+    cdp_request rq = {
+        .kind = CDP_COLL_ALLGATHER, .in = bytes + 1, .count = 12, .dtype = CDP_DTYPE_U8};
     (void)arg;
     memset(bytes, 'a' + (int)me, sizeof bytes);
     for (uint32_t r = 0; r < n; ++r)
@@ -245,8 +247,8 @@ static void wrong_lists(cdp_group *g, void *arg) {
         cdp_collective_lists(g, &rq, ins, at));
     at[1] = x[1];
     rq.out = device;
-    REFUSED(CDP_ERR_UNSUPPORTED, "out points to device memory",
-        cdp_collective_lists(g, &rq, ins, at));
+    REFUSED(
+        CDP_ERR_UNSUPPORTED, "out points to device memory", cdp_collective_lists(g, &rq, ins, at));
     cdp_group_clear_backend(g);
     rq.out = mine;
     T_EQ(CDP_OK, cdp_collective_lists(g, &rq, ins, at)); /* nothing of that was started */
@@ -255,7 +257,7 @@ TEST(a_wrong_list_is_refused_and_the_group_goes_on) {
     run_counted(3, wrong_lists, NULL);
 }
 
-/* A rank without memory has started nothing: it may call again, and the others get their results. */
+/* A rank without memory has started nothing: it may call again, and all get their results. */
 static void without_memory(cdp_group *g, void *arg) {
     float x[2][4], mine[4] = {1, 2, 3, 4};
     void *outs[2] = {x[0], x[1]};
@@ -276,8 +278,7 @@ TEST(a_list_without_memory_may_be_sent_again) {
 static void without_the_other(cdp_group *g, void *arg) {
     float x[2][4], mine[4] = {0};
     void *outs[2] = {x[0], x[1]};
-    const cdp_request rq = {
-        .kind = CDP_COLL_ALLGATHER, .in = mine, .count = 4, .timeout_ms = 100};
+    const cdp_request rq = {.kind = CDP_COLL_ALLGATHER, .in = mine, .count = 4, .timeout_ms = 100};
     (void)arg;
     memset(x, 0xee, sizeof x);
     if (cdp_rank(g) == 1) return;

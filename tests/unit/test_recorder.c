@@ -535,18 +535,20 @@ TEST(without_it_they_depend_on_the_sizes) {
 #include "../../tools/who_is_stuck.c"
 #undef main
 
-/* What the example says of these dumps. */
-static const char *verdict(char paths[][64], uint32_t n) {
-    static char text[16384];
-    char *argv[RANKS_MAX + 1] = {"who_is_stuck"}, out[64];
+/* What the tool says of these dumps, with an option or NULL. */
+static const char *verdict(char *option, char paths[][64], uint32_t n) {
+    static char text[65536];
+    char *argv[RANKS_MAX + 2] = {"who_is_stuck"}, out[64];
     const int saved = dup(1);
     uint32_t i;
+    int args = 1;
+    if (option) argv[args++] = option;
     for (i = 0; i < n; ++i)
-        argv[i + 1] = paths[i];
+        argv[args++] = paths[i];
     snprintf(out, sizeof out, "/tmp/cdp_verdict_%d", (int)getpid());
     fflush(stdout);
     if (!freopen(out, "w", stdout)) abort();
-    (void)who_is_stuck_main((int)n + 1, argv);
+    (void)who_is_stuck_main(args, argv);
     fflush(stdout);
     dup2(saved, 1);
     close(saved);
@@ -580,7 +582,7 @@ static const char *played(void (*play)(scene *), uint32_t silent) {
         snprintf(paths[n], sizeof paths[n], "/tmp/cdp_scene_%d.%u.json", (int)getpid(), r);
         if (!(silent >> r & 1)) T_EQ(CDP_OK, cdp_group_dump(s.g[r], paths[n++]));
     }
-    snprintf(text, sizeof text, "%s", verdict(paths, n));
+    snprintf(text, sizeof text, "%s", verdict(NULL, paths, n));
     for (r = 0; r < n; ++r)
         unlink(paths[r]);
     world_close(&w);
@@ -661,6 +663,146 @@ TEST(who_is_stuck_refuses_what_is_no_dump) {
         T_EQ(2, who_is_stuck_main(2, argv));
     }
     unlink(path);
+}
+
+/* ---- a trace of all ranks ---- */
+
+typedef struct event {
+    char name[48], cat[16];
+    long long at, took, rank, track;
+} event;
+
+/* Reads a trace; *n: the number of events but names. */
+static const event *events_of(const char *text, uint32_t *n) {
+    static event all[512];
+    json *v, *e;
+    cursor = text;
+    v = read_value(0);
+    *n = 0;
+    T(cursor && strspn(cursor, "\n ") == strlen(cursor) && looks_like_json(text));
+    T(!strstr(text, ",]") && !strstr(text, "[,") && !strstr(text, "}{"));
+    for (e = member(v, "traceEvents") ? member(v, "traceEvents")->first : NULL; e; e = e->next) {
+        if (strcmp(text_of(e, "ph"), "X") != 0 || *n == 512) continue;
+        snprintf(all[*n].name, sizeof all->name, "%s", text_of(e, "name"));
+        snprintf(all[*n].cat, sizeof all->cat, "%s", text_of(e, "cat"));
+        all[*n].at = number_of(e, "ts", -1);
+        all[*n].took = number_of(e, "dur", -1);
+        all[*n].rank = number_of(e, "pid", -1);
+        all[(*n)++].track = number_of(e, "tid", -1);
+    }
+    json_free(v);
+    return all;
+}
+
+/* Lets `shift` pass on the clock of a dump, as if it were that of another machine. */
+static void change_clock(const char *path, long long shift) {
+    char *text = read_all(path), *at = strstr(text, "\"clock_us\": ");
+    FILE *f;
+    if (!T(at != NULL)) return;
+    f = fopen(path, "w");
+    if (!f) abort();
+    at += strlen("\"clock_us\": ");
+    fprintf(f, "%.*s%lld%s", (int)(at - text), text, atoll(at) + shift, strchr(at, ','));
+    fclose(f);
+}
+
+static void work_together(cdp_group *g, void *arg) {
+    const uint32_t n = cdp_size(g), me = cdp_rank(g), times = 3;
+    float x[100] = {0}, y[100];
+    for (uint32_t k = 0; k < 2; ++k) {
+        allreduce_some(g, (void *)(uintptr_t)&times);
+        T_EQ(CDP_OK,
+            cdp_sendrecv(g, x, 100, (me + 1) % n, y, 100, (me + n - 1) % n, CDP_DTYPE_F32, 7));
+        T_EQ(CDP_OK, cdp_barrier(g));
+    }
+    (void)arg;
+}
+
+/* Of ranks whose clocks differ by `shift` from each one to the next: the events stand in the order
+   of one clock, and no rank ends a collective before all have begun it. */
+static void trace_with(long long shift) {
+    const uint32_t n = 4;
+    char paths[4][64], name[48], trace[] = "--trace";
+    const event *e;
+    uint32_t events, r, i, k, seen;
+    world w;
+    if (!world_open(&w, n, NULL, 0)) return;
+    world_threads(&w, work_together, NULL);
+    for (r = 0; r < n; ++r) {
+        snprintf(paths[r], sizeof paths[r], "/tmp/cdp_trace_%d.%u.json", (int)getpid(), r);
+        T_EQ(CDP_OK, cdp_group_dump(w.group[r], paths[r]));
+        change_clock(paths[r], shift * r);
+    }
+    e = events_of(verdict(trace, paths, n), &events);
+    T_EQ(n * (8 + 2 * 2), events); /* 8 collectives; 2 messages out, 2 in */
+    for (i = 0; i < events; ++i)
+        T(e[i].at >= (i ? e[i - 1].at : 0) && e[i].took >= 0 && e[i].rank >= 0 && e[i].rank < n);
+    for (k = 1; k <= 8; ++k) {
+        long long last_begin = -1, first_end = 1LL << 60;
+        snprintf(name, sizeof name, "%s #%u", k % 4 ? "allreduce" : "barrier", k);
+        for (i = seen = 0; i < events; ++i) {
+            if (strcmp(e[i].name, name) != 0) continue;
+            ++seen;
+            T(strcmp(e[i].cat, "collective") == 0);
+            if (e[i].at > last_begin) last_begin = e[i].at;
+            if (e[i].at + e[i].took < first_end) first_end = e[i].at + e[i].took;
+        }
+        T_EQ(n, seen);
+        T(first_end + 4 >= last_begin);
+    }
+    for (r = 0; r < n; ++r)
+        unlink(paths[r]);
+    world_close(&w);
+}
+
+TEST(a_trace_shows_all_ranks_on_one_clock) {
+    trace_with(0);
+    trace_with(5000000);   /* another machine started later */
+    trace_with(-37000000); /* or earlier */
+}
+
+/* What has begun and not ended is there until the dump, and says so; what waits is not. */
+TEST(a_trace_shows_what_has_not_ended) {
+    const cdp_group_desc like = {.no_thread = true, .logger = {.level = CDP_LOG_SILENT}};
+    char paths[2][64], trace[] = "--trace";
+    static float x[2][8];
+    cdp_work work[2];
+    const event *e;
+    const char *text;
+    uint32_t events, i;
+    world w;
+    if (!world_open(&w, 2, &like, 0)) return;
+    for (i = 0; i < 2; ++i)
+        T_EQ(CDP_OK,
+            cdp_allreduce_async(
+                w.group[1], NULL, x[i], 8, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work[i]));
+    for (i = 0; i < 100; ++i)
+        (void)cdp_poll(w.group[1], 0);
+    test_sleep_ms(20);
+    snprintf(paths[0], sizeof paths[0], "/tmp/cdp_trace_%d.1.json", (int)getpid());
+    T_EQ(CDP_OK, cdp_group_dump(w.group[1], paths[0]));
+    text = verdict(trace, paths, 1);
+    T(says(text, "\"waits_for\": 0") && says(text, "\"name\": \"rank 1\"")
+        && says(text, "\"name\": \"world\""));
+    e = events_of(text, &events);
+    T_EQ(1, events);
+    T(strcmp(e[0].name, "allreduce #1 running") == 0 && e[0].took >= 20000);
+    unlink(paths[0]);
+    world_close(&w);
+}
+
+TEST(a_trace_of_a_group_that_did_nothing_is_empty) {
+    char paths[1][64], trace[] = "--trace", name[] = "who_is_stuck", *argv[] = {name, trace};
+    uint32_t events;
+    world w;
+    T_EQ(2, who_is_stuck_main(2, argv)); /* no files */
+    if (!world_open(&w, 1, NULL, 0)) return;
+    snprintf(paths[0], sizeof paths[0], "/tmp/cdp_trace_%d.json", (int)getpid());
+    T_EQ(CDP_OK, cdp_group_dump(w.group[0], paths[0]));
+    (void)events_of(verdict(trace, paths, 1), &events);
+    T_EQ(0, events);
+    unlink(paths[0]);
+    world_close(&w);
 }
 
 /* ---- the caller's place ---- */
@@ -801,6 +943,10 @@ int main(int argc, char **argv) {
         {"different_choices_are_named", different_choices_are_named, 20},
         {"who_is_stuck_finds_the_cause", who_is_stuck_finds_the_cause, 20},
         {"who_is_stuck_refuses_what_is_no_dump", who_is_stuck_refuses_what_is_no_dump, 20},
+        {"a_trace_shows_all_ranks_on_one_clock", a_trace_shows_all_ranks_on_one_clock, 60},
+        {"a_trace_shows_what_has_not_ended", a_trace_shows_what_has_not_ended, 20},
+        {"a_trace_of_a_group_that_did_nothing_is_empty",
+            a_trace_of_a_group_that_did_nothing_is_empty, 20},
         {"reproducible_bits_depend_on_the_numbers_alone",
             reproducible_bits_depend_on_the_numbers_alone, 120},
         {"without_it_they_depend_on_the_sizes", without_it_they_depend_on_the_sizes, 20},
