@@ -5,9 +5,11 @@
         ./cdprun -n 4 ./doctor                 or as the job itself starts: torchrun, mpirun, srun
         ./doctor
 
-    Rank 0 prints a table with a row for each rank: the round trip to each other rank in
-    microseconds, or what went wrong. Below it, each rank prints the addresses of its links. Exit
-    code 0: all pairs can talk. */
+    Rank 0 prints two tables with a row for each rank: the round trip to each other rank in
+    microseconds, or what went wrong, and how many MB a second go each way, at once. It judges: a
+    link is slow if it needs three times as long as the middle one of its kind, within a host or
+    between hosts. Above the tables each rank prints the addresses of its links. Exit code 0: all
+    pairs can talk. */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_tcp.h"
@@ -15,9 +17,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define WAIT_MS 3000 /* for one pair */
 #define ROUNDS 20
+#define MIB (1u << 20)
+
+/* What a rank knows of the link to another one. */
+typedef struct trip {
+    float us;  /* there and back, the middle one of some; < 0: they cannot talk */
+    float mbs; /* each way */
+} trip;
 
 static double now_us(void) {
     struct timespec t;
@@ -34,15 +44,41 @@ static cdp_status begin(
     return st == CDP_OK ? cdp_barrier_async(*pair, work) : st;
 }
 
-/* Microseconds there and back, or < 0. */
-static float visit(cdp_group *pair) {
-    double start = 0;
+/* MB a second that go each way while both send, of the best of some exchanges; 0: it failed. */
+static float speed(cdp_group *pair) {
+    static uint8_t out[MIB], in[MIB];
+    const uint32_t other = 1 - cdp_rank(pair);
+    double best = 1e12;
     int i;
-    for (i = 0; i <= ROUNDS; ++i) { /* the first one waits until the other one is here */
-        if (i == 1) start = now_us();
-        if (cdp_barrier(pair) != CDP_OK) return -1;
+    for (i = 0; i < 8; ++i) {
+        const double start = now_us();
+        if (cdp_sendrecv(pair, out, MIB, other, in, MIB, other, CDP_DTYPE_U8, 1) != CDP_OK)
+            return 0;
+        if (now_us() - start < best) best = now_us() - start;
     }
-    return (float)((now_us() - start) / ROUNDS);
+    return (float)(MIB / best);
+}
+
+static int by_size(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+static trip visit(cdp_group *pair) {
+    const trip none = {-1, 0};
+    float us[ROUNDS];
+    trip t;
+    int i;
+    if (cdp_barrier(pair) != CDP_OK) return none; /* waits until the other one is here */
+    for (i = 0; i < ROUNDS; ++i) {
+        const double start = now_us();
+        if (cdp_barrier(pair) != CDP_OK) return none;
+        us[i] = (float)(now_us() - start);
+    }
+    qsort(us, ROUNDS, sizeof *us, by_size);
+    t.us = us[ROUNDS / 2];
+    t.mbs = speed(pair);
+    return t.mbs > 0 ? t : none;
 }
 
 /* Whom rank `r` visits in round `k`, so that all pairs meet in n - 1 rounds and nobody waits for
@@ -54,30 +90,107 @@ static uint32_t partner(uint32_t r, uint32_t k, uint32_t n) {
     return (2 * r) % m == k % m ? m : (k + m - r) % m;
 }
 
-static int print_table(uint32_t n, const float *rows, const char *answered) {
+/* What all ranks have told rank 0. */
+typedef struct rows {
+    uint32_t n;
+    const trip *trips;     /* n rows of n */
+    const uint32_t *hosts; /* a number for the host of each rank */
+    const char *answered;
+} rows;
+
+static const trip *at(const rows *all, uint32_t r, uint32_t c) {
+    return &all->trips[r * all->n + c];
+}
+
+/* Returns how many pairs cannot talk. */
+static int print_table(const rows *all, const char *title, int speeds) {
     int wrong = 0;
     uint32_t r, c;
     printf("%8s", "from");
-    for (c = 0; c < n; ++c)
+    for (c = 0; c < all->n; ++c)
         printf(" %8u", c);
-    printf("   microseconds there and back; x: cannot talk, ?: no answer from this rank\n");
-    for (r = 0; r < n; ++r) {
+    printf("   %s\n", title);
+    for (r = 0; r < all->n; ++r) {
         printf("%8u", r);
-        for (c = 0; c < n; ++c) {
+        for (c = 0; c < all->n; ++c) {
+            const trip *t = at(all, r, c);
+            const int bad = r != c && (!all->answered[r] || t->us < 0);
+            wrong += bad;
             if (r == c)
                 printf(" %8s", "-");
-            else if (!answered[r])
-                printf(" %8s", "?");
-            else if (rows[r * n + c] < 0)
-                printf(" %8s", "x");
+            else if (bad)
+                printf(" %8s", all->answered[r] ? "x" : "?");
             else
-                printf(" %8.0f", (double)rows[r * n + c]);
-            if (r != c && (!answered[r] || rows[r * n + c] < 0)) ++wrong;
+                printf(" %8.0f", (double)(speeds ? t->mbs : t->us));
         }
         printf("\n");
     }
+    return wrong;
+}
+
+/* Links of one kind whose numbers are three times as bad as the middle one; returns how many. */
+static int judge(const rows *all, int within, int speeds) {
+    const char *kind = within ? "within a host" : "between hosts";
+    float *const v = (float *)calloc((size_t)all->n * all->n, sizeof *v);
+    uint32_t r, c, count = 0;
+    int slow = 0;
+    for (r = 0; v && r < all->n; ++r)
+        for (c = 0; c < all->n; ++c)
+            if (r != c && all->answered[r] && at(all, r, c)->us >= 0
+                && (all->hosts[r] == all->hosts[c]) == within)
+                v[count++] = speeds ? 1 / at(all, r, c)->mbs : at(all, r, c)->us;
+    if (count) {
+        qsort(v, count, sizeof *v, by_size);
+        const float middle = v[count / 2], worst = v[count - 1];
+        if (speeds)
+            printf("%s: %.0f MB a second in the middle, %.0f at least\n", kind, 1 / (double)middle,
+                1 / (double)worst);
+        else
+            printf(
+                "%s: %.0f us in the middle, %.0f at most\n", kind, (double)middle, (double)worst);
+        for (r = 0; r < all->n; ++r)
+            for (c = r + 1; c < all->n; ++c) {
+                const trip *t = at(all, r, c);
+                if (!all->answered[r] || t->us < 0 || (all->hosts[r] == all->hosts[c]) != within
+                    || (speeds ? 1 / t->mbs : t->us) <= 3 * middle)
+                    continue;
+                ++slow;
+                printf("slow: rank %u and rank %u, %.0f us and %.0f MB a second\n", r, c,
+                    (double)t->us, (double)t->mbs);
+            }
+    }
+    free(v);
+    return slow;
+}
+
+static int print_all(const rows *all) {
+    const int wrong = print_table(
+        all, "microseconds there and back; x: cannot talk, ?: no answer from this rank", 0);
+    int slow = 0, within;
+    printf("\n");
+    (void)print_table(all, "MB a second each way, both at once", 1);
+    printf("\n");
+    for (within = 1; within >= 0; --within)
+        slow += judge(all, within, 0) + judge(all, within, 1);
+    if (wrong)
+        printf("FAIL: %d of %u links do not work\n", wrong, all->n * (all->n - 1));
+    else if (slow)
+        printf(
+            "PASS: all ranks can talk; %d numbers are three times as bad as their kind's\n", slow);
+    else
+        printf("PASS: all ranks can talk, and no link is slow beside others\n");
     fflush(stdout);
     return wrong;
+}
+
+/* A number that ranks of one host share. */
+static uint32_t this_host(void) {
+    char name[256] = "";
+    uint32_t hash = 2166136261u, i;
+    (void)gethostname(name, sizeof name - 1);
+    for (i = 0; name[i]; ++i)
+        hash = (hash ^ (uint8_t)name[i]) * 16777619u;
+    return hash;
 }
 
 /* What cdp_describe() says about links. */
@@ -96,7 +209,8 @@ typedef struct visits {
     cdp_group **pairs;  /* with each other rank */
     cdp_work *works;    /* the first barriers of the pairs */
     cdp_status *status; /* how they ended */
-    float *row;         /* n rows of n numbers; only rank 0 ever has more than its own row */
+    trip *row;          /* n rows of n; only rank 0 ever has more than its own row */
+    uint32_t *hosts;    /* likewise */
     char *answered;     /* which rows are here */
 } visits;
 
@@ -108,9 +222,10 @@ static int visits_open(visits *v, cdp_group *world) {
     v->pairs = (cdp_group **)calloc(n, sizeof *v->pairs);
     v->works = (cdp_work *)calloc(n, sizeof *v->works);
     v->status = (cdp_status *)calloc(n, sizeof *v->status);
-    v->row = (float *)calloc((size_t)n * n, sizeof *v->row);
+    v->row = (trip *)calloc((size_t)n * n, sizeof *v->row);
+    v->hosts = (uint32_t *)calloc(n, sizeof *v->hosts);
     v->answered = (char *)calloc(n, 1);
-    return v->pairs && v->works && v->status && v->row && v->answered;
+    return v->pairs && v->works && v->status && v->row && v->hosts && v->answered;
 }
 
 static void visits_close(visits *v) {
@@ -122,6 +237,7 @@ static void visits_close(visits *v) {
     free(v->works);
     free(v->status);
     free(v->row);
+    free(v->hosts);
     free(v->answered);
 }
 
@@ -138,7 +254,7 @@ static void connect_all(visits *v) {
         if (k == me) continue;
         if (*st == CDP_OK)
             *st = cdp_work_wait_for(v->works[k], left_ms > 1 ? (uint32_t)left_ms : 1);
-        v->row[me * v->n + k] = *st == CDP_OK ? 0 : -1;
+        v->row[me * v->n + k].us = *st == CDP_OK ? 0 : -1;
         if (*st == CDP_PENDING || *st == CDP_ERR_TIMEOUT)
             fprintf(stderr, "rank %u to rank %u: no connection within %u ms\n", me, k, WAIT_MS);
         else if (*st != CDP_OK)
@@ -156,21 +272,24 @@ static void visit_all(visits *v) {
     }
 }
 
-/* Every rank sends its row to rank 0, through their pair; a rank that cannot has said so on
-   stderr. Returns what went wrong. */
+/* A rank's row and its host, to rank 0 through their pair. */
+static cdp_status pass_row(visits *v, uint32_t of, cdp_group *pair) {
+    cdp_status st = cdp_broadcast(pair, &v->row[of * v->n], 2 * (uint64_t)v->n, CDP_DTYPE_F32, 1);
+    if (st == CDP_OK) st = cdp_broadcast(pair, &v->hosts[of], 1, CDP_DTYPE_U32, 1);
+    return st;
+}
+
+/* Every rank sends its row to rank 0; a rank that cannot has said so on stderr. Returns what went
+   wrong. */
 static int collect(visits *v) {
-    const uint32_t n = v->n;
+    const rows all = {v->n, v->row, v->hosts, v->answered};
     uint32_t k;
     v->answered[v->me] = 1;
-    if (v->me != 0) {
-        float *const mine = v->row + v->me * n;
-        return v->status[0] == CDP_OK
-            && cdp_broadcast(v->pairs[0], mine, n, CDP_DTYPE_F32, 1) != CDP_OK;
-    }
-    for (k = 1; k < n; ++k)
-        v->answered[k] = v->status[k] == CDP_OK
-            && cdp_broadcast(v->pairs[k], v->row + k * n, n, CDP_DTYPE_F32, 1) == CDP_OK;
-    return print_table(n, v->row, v->answered);
+    v->hosts[v->me] = this_host();
+    if (v->me != 0) return v->status[0] == CDP_OK && pass_row(v, v->me, v->pairs[0]) != CDP_OK;
+    for (k = 1; k < v->n; ++k)
+        v->answered[k] = v->status[k] == CDP_OK && pass_row(v, k, v->pairs[k]) == CDP_OK;
+    return print_all(&all);
 }
 
 /* Nobody leaves while rank 0 still looks. Returns what went wrong. */
@@ -203,7 +322,7 @@ int main(int argc, char **argv) {
         wrong = collect(&v);
         wrong |= leave(&v);
         for (k = 0; k < v.n; ++k)
-            wrong |= k != v.me && v.row[v.me * v.n + k] < 0;
+            wrong |= k != v.me && v.row[v.me * v.n + k].us < 0;
     }
     visits_close(&v);
     return wrong != 0;
