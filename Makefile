@@ -128,9 +128,10 @@ $(BUILD)/train_text: $(DEMO_SRC) $(HEADERS)
 	@mkdir -p $(@D)
 	gcc -O2 $< -o $@ -pthread -lm
 
-# four examples train one model
-$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/23_slow_network $(BUILD)/24_fsdp $(BUILD)/26_gpt2 $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h examples/options.h
+# examples that train one model
+$(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elastic $(BUILD)/23_slow_network $(BUILD)/24_fsdp $(BUILD)/26_gpt2 $(BUILD)/27_gpt $(BUILD)/bench/fsdp: examples/text_model.h examples/loss_curve.h examples/options.h
 $(BUILD)/bench/fsdp: examples/24_fsdp.c
+$(BUILD)/27_gpt: examples/gpt_model.h
 $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
 
 examples: $(EXAMPLES)
@@ -161,7 +162,7 @@ SEES    = $(if $(filter $(OWN) %_no_threads,$(basename $(@F))),-Wno-misleading-i
 
 # Tests run the examples linked with that object; `make examples` compiles them as their first comments say. Of the copies
 # here, "../cdp.h" is src/cdp.h. Only those that compute for longer than gcc needs to optimise them are optimised.
-EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic 23_slow_network 24_fsdp 26_gpt2,$(basename $(@F))),-O1 -fno-inline,-O0)
+EXAMPLE_O = $(if $(MORE)$(filter 03_train_text 11_pipeline 21_elastic 23_slow_network 24_fsdp 26_gpt2 27_gpt,$(basename $(@F))),-O1 -fno-inline,-O0)
 EXAMPLE_COPIES := $(patsubst %,$(BUILD)/linked/%,$(EXAMPLE_SRC) $(TOOL_SRC) $(wildcard examples/*.h tools/*.h))
 $(EXAMPLE_COPIES): $(BUILD)/linked/%: %
 	@mkdir -p $(@D) && cp $< $@

@@ -529,7 +529,9 @@ typedef struct cdp_pipe_stage {
 typedef struct cdp_pipeline_desc {
     cdp_group *group; /* of as many ranks as the schedule has; must outlive the pipeline */
     const cdp_schedule *schedule; /* must outlive it, too */
-    const cdp_pipe_stage *stages; /* of this rank, in the order of their numbers; copied */
+    /* of this rank, in the order of their numbers; copied, but for the lists that they point to:
+       these, as in, out, tied and groups, must outlive the pipeline */
+    const cdp_pipe_stage *stages;
     uint32_t stage_count;
     uint32_t
         timeout_ms; /* deadline of a step, from its start (default: 600000; CDP_NO_TIMEOUT: none) */

@@ -1,4 +1,4 @@
-/*  options.h - options of a program that have a number each, as in --steps 40 */
+/*  options.h - options of a program that have a number each, as in --steps 40, or a text */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #ifndef OPTIONS_H
 #define OPTIONS_H
@@ -26,6 +26,19 @@ static inline int read_options(int argc, char **argv, const option *options, siz
         *options[k].value = number;
     }
     return i;
+}
+
+/* Takes an option with its text out of argv. Returns the text, or NULL: it is not there. */
+static inline const char *take_text(int *argc, char **argv, const char *name) {
+    for (int i = 1; i + 1 < *argc; ++i) {
+        if (strcmp(argv[i], name)) continue;
+        const char *text = argv[i + 1];
+        for (int k = i + 2; k <= *argc; ++k) /* the NULL at the end, too */
+            argv[k - 2] = argv[k];
+        *argc -= 2;
+        return text;
+    }
+    return NULL;
 }
 
 #endif

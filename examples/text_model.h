@@ -1,7 +1,8 @@
 /*  text_model.h - a small transformer that predicts the next byte of a text, written out by hand
 
     03_train_text.c (DDP), 11_pipeline.c (stages), 21_elastic.c (ranks die and join),
-    23_slow_network.c (few bytes) and 24_fsdp.c (shards) train it; 26_gpt2.c has its layers.
+    23_slow_network.c (few bytes) and 24_fsdp.c (shards) train it; 26_gpt2.c and gpt_model.h have
+    its layers.
     Include it after a header of cdp. Only gradient_done() calls cdp for the sake of training;
     everything else is what a program has before it is given several ranks.
 

@@ -40,6 +40,34 @@ example 07_trace 'rank [0-3] wrote .*(json|svg)|^\[0\] (wrote .*/step.svg|job: +
 example 23_slow_network 'DiLoCo: [0-9.]+ bits per byte .* 31 times fewer' 1 "$build/23_slow_network" '' 16 4 cdp_store.h 8
 example 24_fsdp 'all checks passed' 1 "$build/24_fsdp" --steps 6 --layers 2 --width 16 cdp.h
 example 26_gpt2 'of all differ by [0-9.]+e-|all checks passed' 2 "$build/26_gpt2" --steps 2 --layers 2 --width 16 --heads 2 --context 8
+# A GPT divided in several ways, beside one process; then it is stopped and goes on with fewer ranks, and every loss is that of a run
+# that was never stopped.
+gpt="$build/27_gpt --layers 2 --width 16 --heads 2 --context 16 --batch 8 --steps 9 --print 1"
+for how in '--zero 1' '--tensor 2 --shard 1' '--pipeline 2 --bits 16' '--pipeline 2 --tensor 2'; do
+    # shellcheck disable=SC2086
+    example "27_gpt $how" 'all checks passed' 1 $gpt --check 6 --until 6 $how cdp_store.h
+done
+# gpt_losses RANKS OPTION...: adds its losses to those in $tmp/losses
+gpt_losses() {
+    # shellcheck disable=SC2086
+    timeout $((60 * slack)) "$build/cdprun" -n "$1" $gpt "${@:2}" cdp_store.h > "$tmp/said" 2>&1 < /dev/null
+    local rc=$?
+    cat "$tmp/said" >> "$tmp/out"
+    sed -n 's/.*all: step \([0-9]*\) of .*, \([0-9.]*\) bits .*/\1 \2/p' "$tmp/said" >> "$tmp/losses"
+    return $rc
+}
+if [ -x "$build/27_gpt" ] && [ -x "$build/cdprun" ]; then
+    : > "$tmp/out" > "$tmp/losses"
+    if gpt_losses 1 && mv "$tmp/losses" "$tmp/whole" && gpt_losses 4 --tensor 2 --pipeline 2 --until 3 --save "$tmp/gpt" && gpt_losses 2 --until 6 --save "$tmp/gpt" &&
+        gpt_losses 1 --save "$tmp/gpt" --picture "$tmp/gpt" && grep -q '1 ranks go on at step 6' "$tmp/said" &&
+        paste "$tmp/whole" "$tmp/losses" | awk '{ d = $2 - $4; if ($1 != $3 || d * d > 1e-10) exit 1 } END { exit NR != 9 }' &&
+        grep -q '</svg>' "$tmp/gpt-step.svg" && grep -q '</svg>' "$tmp/gpt-memory.svg" &&
+        ! gpt_losses 1 --seed 2 --save "$tmp/gpt" && grep -q 'has other settings' "$tmp/said"; then
+        good '27_gpt on 4, 2 and 1 ranks'
+    else bad '27_gpt on 4, 2 and 1 ranks' 'see its output'; fi
+else
+    echo 'SKIP 27_gpt: it or cdprun does not exist'
+fi
 example 13_tensor_parallel 'all checks passed' 1 "$build/13_tensor_parallel" --steps 12 --layers 2
 # Starts its four workers itself; one kills itself, and all start again.
 if [ -x "$build/25_launch" ]; then
