@@ -133,6 +133,7 @@ $(BUILD)/train_text $(BUILD)/03_train_text $(BUILD)/11_pipeline $(BUILD)/21_elas
 $(BUILD)/bench/fsdp: examples/24_fsdp.c
 $(BUILD)/27_gpt: examples/gpt_model.h
 $(BUILD)/cdprun: $(wildcard tools/cdprun_*.h)
+$(BUILD)/checkpoint: tools/checkpoint_torch.h
 
 examples: $(EXAMPLES)
 
@@ -274,6 +275,7 @@ SUITES = \
     $(if $(wildcard tests/procs/test_elastic_churn.sh),'elastic_churn|300|bash tests/procs/test_elastic_churn.sh --seconds 8') \
     'checkpoint_kill|300|bash tests/procs/test_checkpoint_kill.sh --kills $(if $(MORE),20,3)' \
     'checkpoint_tool|120|bash tests/procs/test_checkpoint_tool.sh' \
+    'checkpoint_elastic|300|bash tests/procs/test_checkpoint_elastic.sh' \
     $(if $(wildcard tests/procs/test_launch.sh),'launch|600|bash tests/procs/test_launch.sh') \
     $(if $(wildcard tests/procs/test_netns.sh),'netns|120|bash tests/procs/test_netns.sh') \
     $(if $(wildcard tests/procs/test_cdprun.sh),'cdprun|600|CDPRUN_KILLS=15 sh tests/procs/test_cdprun.sh $(BUILD)/test/cdprun $(BUILD)/cdprun_test') \

@@ -66,7 +66,8 @@
         read tensors or parts of them without a group      cdp_ckpt_open, cdp_ckpt_read
         compare files with their sums                      cdp_ckpt_verify
         find the newest step                               cdp_ckpt_newest
-        In a shell: tools/checkpoint lists, verifies, compares, merges, converts, draws.
+        In a shell: tools/checkpoint lists, verifies, compares, merges, converts (into files for
+        torch.load(), too), draws.
 
     WHAT A RANK BRINGS
         An array that all ranks have as a copy, as in cdp_ddp: an item without a mesh. Ranks write
@@ -98,7 +99,8 @@
         data of a file begin at a multiple of 4096.
 
     FILES OF PYTORCH
-        torch.distributed.checkpoint.HuggingFaceStorageReader loads ours. A folder that dcp.save()
+        torch.distributed.checkpoint.HuggingFaceStorageReader loads ours; `checkpoint convert PATH
+        FILE.pt` makes a file that torch.load(weights_only=True) reads. A folder that dcp.save()
         has written (.metadata and .distcp) is loaded here as ours are: into any layout, by any
         number of ranks, by tools/checkpoint, too, which merges it into one file of safetensors. A
         tensor has the name that it has there, such as "state.a.exp_avg". What is no tensor is a
@@ -171,16 +173,25 @@
         item, 8 bytes for each 4 MiB of all tensors, and on rank 0 the headers and all blobs;
         loading three times the 8 bytes, and 1 MiB where runs are short.
 
+    JOBS WHOSE RANKS CHANGE
+        With cdp_elastic.h the ranks that live hand the state to newcomers. Files are for the case
+        that nobody has it any more. Before cdp_elastic_create() each process reads the newest step
+        without a group (cdp_ckpt_open, cdp_ckpt_verify, cdp_ckpt_read) and passes its number as
+        cdp_elastic_desc.step. A cdp_ckpt belongs to one epoch: destroy it when now.changed is set.
+        All ranks save at the same now.step, whether or not they remember an earlier save of it;
+        INVALID may mean that it was saved just before an epoch ended. examples/
+        29_elastic_checkpoint.c does all of this.
+
     ERRORS
         All ranks return the same status and text, which names the rank that failed. After an error
         of the disk or a wrong item the group stays usable. IO: errno says why; EBADMSG: damage.
 
     LIMITS
         names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
-        not here yet, and not promised: files of each rank alone, where no path is shared; PyTorch's
-        .pt, and writing .distcp; object stores without rename; complex dtypes, which safetensors
-        does not have; runs of columns shorter than 64 KiB are written one by one, which is slow:
-        cut rows, or redistribute first; big-endian machines
+        not here yet, and not promised: files of each rank alone, where no path is shared; reading
+        PyTorch's .pt, and writing .distcp; object stores without rename; complex dtypes, which
+        safetensors does not have; runs of columns shorter than 64 KiB are written one by one, which
+        is slow: cut rows, or redistribute first; big-endian machines
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 

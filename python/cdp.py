@@ -1139,7 +1139,8 @@ class Rpc(_Handle):
 class Checkpoint(_Handle):
     """Saves and loads `items` (name: array, equal on all ranks) as safetensors in the folder `path`.
     rank_items are bytearrays of each rank's own, such as its random state. Options are members of
-    cdp_ckpt_desc: keep, keep_every, partial, ..."""
+    cdp_ckpt_desc: keep, keep_every, incremental, partial, cast (arrays keep their dtype, and load() rounds
+    elements of another one once), ..."""
     _destroy = "cdp_ckpt_destroy"
 
     def __init__(self, group: Group, path: str, items: Mapping[str, Any],
@@ -1188,13 +1189,31 @@ class Checkpoint(_Handle):
         return _members(_call("cdp_ckpt_info_of", self._pointer_()))
 
 
+def _entries(reader: Any) -> Iterator[tuple[int, Any]]:
+    for i in range(_call("cdp_ckpt_count", reader)):
+        yield i, _call("cdp_ckpt_entry_at", reader, i)
+
+
+def list_checkpoint(path: str) -> dict[str, dict[str, Any]]:
+    """What is in a checkpoint, or in files of safetensors or of torch.distributed.checkpoint, by name:
+    dtype, shape, bytes, file, blob (bytes of the program, or what is no tensor), and layout: how it was
+    cut when it was saved, such as "S0 on 4" (None: on no mesh, or files do not say). Without a group."""
+    reader = _new("cdp_ckpt_open", path, None)
+    try:
+        return {C.string_at(e.name).decode(): {
+            "dtype": _call("cdp_dtype_name", e.dtype).decode(), "shape": tuple(e.shape[:e.ndim]), "bytes": e.bytes,
+            "file": C.string_at(e.file).decode(), "blob": e.blob,
+            "layout": C.string_at(e.layout).decode() if e.layout else None} for _, e in _entries(reader)}
+    finally:
+        _call("cdp_ckpt_close", reader)
+
+
 def read_checkpoint(path: str) -> dict[str, Any]:
     """The tensors of a checkpoint, or of files of safetensors, as arrays of numpy; without a group."""
     import numpy
     reader, arrays = _new("cdp_ckpt_open", path, None), {}
     try:
-        for i in range(_call("cdp_ckpt_count", reader)):
-            entry = _call("cdp_ckpt_entry_at", reader, i)
+        for i, entry in _entries(reader):
             dtype = _call("cdp_dtype_name", entry.dtype).decode()
             size = _call("cdp_dtype_size", entry.dtype)
             kind = "u" if dtype[:2] in ("bf", "f8") else dtype[0]  # bits of floats that numpy does not have

@@ -59,6 +59,8 @@
         attach NCCL to each new group                      .connected
         see what happened and how long it took             cdp_elastic_history
         keep a cdp_ddp over a change                       cdp_ddp_rebind (cdp.h)
+        go on after all ranks have died                    .step, .samples; cdp_checkpoint.h:
+                                                           examples/29_elastic_checkpoint.c
         know which samples of a data set are left          .consumed of cdp_sampler (cdp.h)
         keep steps and state myself: who is left?          cdp_group_shrink
         keep the store when a process that has it dies     cdp_quorum_store_create

@@ -6,16 +6,19 @@
         checkpoint compare PATH OTHER     names what is not the same in both
         checkpoint merge PATH FILE        writes all tensors into one new file of safetensors
         checkpoint convert PATH FILE --dtype bf16    the same; floats become floats of this dtype
+        checkpoint convert PATH FILE.pt   into a file for torch.load(), with --dtype or without
         checkpoint show PATH > page.svg   draws which rank had what of each tensor, as SVG
 
     PATH is a folder of steps (the newest counts), one step, a folder with files of safetensors as
     Hugging Face has them (these have no sums), or one such file. merge compares each sum that
     there is, leaves bytes of the program (blobs) out and says so, and gives FILE its name at the
-    end; a FILE that exists is not touched. convert rounds as cdp_convert() does: what f16 or f8
-    cannot hold becomes infinite, or NaN. Integers stay what they are. show reads no elements; the
-    picture follows the light or dark scheme of its page. On a terminal, verify, compare, merge and
-    convert draw a bar on stderr. Exit code: 0; 1: damage, a difference, PATH cannot be read, or
-    FILE not be written; 2: wrong arguments. */
+    end; a FILE that exists is not touched. A FILE whose name ends with .pt or .pth is a dict of
+    names and tensors that torch.load(FILE, weights_only=True) reads; any other one is safetensors.
+    convert rounds as cdp_convert() does: what f16 or f8 cannot hold becomes infinite, or NaN.
+    Integers stay what they are. show reads no elements; the picture follows the light or dark
+    scheme of its page. On a terminal, verify, compare, merge and convert draw a bar on stderr. Exit
+    code: 0; 1: damage, a difference, PATH cannot be read, or FILE not be written; 2: wrong
+    arguments. */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
 #include "../cdp_checkpoint.h"
@@ -31,6 +34,7 @@
 #define NEW_FILE "wbx"
 #include <unistd.h>
 #endif
+#include "checkpoint_torch.h"
 
 static int usage(FILE *to) {
     fprintf(to,
@@ -38,11 +42,12 @@ static int usage(FILE *to) {
         "       checkpoint verify PATH\n"
         "       checkpoint compare PATH OTHER\n"
         "       checkpoint merge PATH FILE\n"
-        "       checkpoint convert PATH FILE --dtype f32|f16|bf16|...\n"
+        "       checkpoint convert PATH FILE [--dtype f32|f16|bf16|...]\n"
         "       checkpoint show PATH > page.svg\n"
         "PATH: a folder of steps (the newest counts), one step, a folder with files of\n"
         "safetensors, or one such file. merge writes all tensors into FILE, which must be new;\n"
-        "convert does so, too, and rounds each float once; show draws how tensors were cut.\n");
+        "convert does so, too, and rounds each float once. A FILE that ends with .pt or .pth is\n"
+        "for torch.load(), any other one is safetensors. show draws how tensors were cut.\n");
     return to == stdout ? 0 : 2;
 }
 
@@ -227,14 +232,33 @@ static bool merge_sums(cdp_ckpt_reader *r) {
     return true;
 }
 
-/* Whether safetensors has the dtypes of all tensors; else says which it lacks. */
-static bool merge_fits(const cdp_ckpt_reader *r) {
+/* What is written: a file of safetensors, or, in `zip`, one for torch.load(). */
+typedef struct target {
+    FILE *f;
+    bool torch;
+    zip_file zip;
+    cdp_dtype to; /* what floats become; CDP_DTYPE_COUNT: nothing changes */
+} target;
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && strcmp(text + n - m, end) == 0;
+}
+
+static bool is_torch(const char *path) {
+    return ends_with(path, ".pt") || ends_with(path, ".pth");
+}
+
+/* Whether the format has the dtypes of all tensors; else says which it lacks. */
+static bool merge_fits(const cdp_ckpt_reader *r, bool torch) {
     for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
         const cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
         char word[16];
-        if (e.blob || cdp__ck_dtype_word(e.dtype, word)) continue;
-        fprintf(stderr, "checkpoint: '%s' is %s, which files of safetensors cannot have\n", e.name,
-            cdp_dtype_name(e.dtype));
+        if (e.blob
+            || (torch ? torch_dtype(e.dtype) != UINT32_MAX : cdp__ck_dtype_word(e.dtype, word)))
+            continue;
+        fprintf(stderr, "checkpoint: '%s' is %s, which files of %s cannot have\n", e.name,
+            cdp_dtype_name(e.dtype), torch ? "PyTorch" : "safetensors");
         return false;
     }
     return true;
@@ -290,9 +314,15 @@ static char *converted(char *x, char *y, cdp_dtype from, cdp_dtype to, uint64_t 
     return into && cdp_convert(x, from, into, to, count, NULL) == CDP_OK ? into : NULL;
 }
 
+static bool target_put(target *t, const void *data, uint64_t bytes) {
+    if (!t->torch) return fwrite(data, 1, (size_t)bytes, t->f) == bytes;
+    zip_more(&t->zip, data, bytes);
+    return t->zip.ok;
+}
+
 /* Copies a tensor. Returns 0, 1: not written, -1: not readable. */
-static int merge_rows(cdp_ckpt_reader *r, uint32_t i, cdp_dtype to, FILE *f) {
-    const cdp_dtype from = cdp_ckpt_entry_at(r, i).dtype, as = dtype_after(from, to);
+static int merge_rows(cdp_ckpt_reader *r, uint32_t i, target *t) {
+    const cdp_dtype from = cdp_ckpt_entry_at(r, i).dtype, as = dtype_after(from, t->to);
     const uint64_t elem = cdp_dtype_size(from), size = cdp_dtype_size(as);
     rows w = rows_of(r, i);
     char *const x = (char *)malloc((size_t)w.room);
@@ -303,8 +333,7 @@ static int merge_rows(cdp_ckpt_reader *r, uint32_t i, cdp_dtype to, FILE *f) {
         const char *out = NULL;
         if (cdp_ckpt_read(r, i, &w.box, x) != CDP_OK)
             result = -1;
-        else if (!(out = converted(x, y, from, as, count))
-            || fwrite(out, 1, (size_t)(count * size), f) != count * size)
+        else if (!(out = converted(x, y, from, as, count)) || !target_put(t, out, count * size))
             result = 1;
     }
     free(x);
@@ -312,13 +341,73 @@ static int merge_rows(cdp_ckpt_reader *r, uint32_t i, cdp_dtype to, FILE *f) {
     return result;
 }
 
-static int merge_into(cdp_ckpt_reader *r, cdp_dtype to, FILE *f) {
+static int merge_into(cdp_ckpt_reader *r, target *t) {
     uint32_t *const order = (uint32_t *)malloc(cdp_ckpt_count(r) * sizeof *order + 1);
-    const uint32_t n = order ? merge_order(r, to, order) : 0;
-    int result = order && merge_header(r, to, order, n, f) ? 0 : 1;
+    const uint32_t n = order ? merge_order(r, t->to, order) : 0;
+    int result = order && merge_header(r, t->to, order, n, t->f) ? 0 : 1;
     for (uint32_t i = 0; result == 0 && i < n; ++i)
-        result = merge_rows(r, order[i], to, f);
+        result = merge_rows(r, order[i], t);
     free(order);
+    return result;
+}
+
+/* ---- all tensors in one file for torch.load() ---- */
+
+static cdp_ckpt_entry entry_after(const cdp_ckpt_reader *r, uint32_t i, cdp_dtype to) {
+    cdp_ckpt_entry e = cdp_ckpt_entry_at(r, i);
+    e.bytes /= cdp_dtype_size(e.dtype);
+    if (!e.blob) e.dtype = dtype_after(e.dtype, to);
+    e.bytes *= cdp_dtype_size(e.dtype);
+    return e;
+}
+
+static void torch_pickle(const cdp_ckpt_reader *r, cdp_dtype to, cdp__text *t) {
+    uint32_t key = 0;
+    cdp__text_bytes(t, "\x80\x02}(", 4);
+    for (uint32_t i = 0; i < cdp_ckpt_count(r); ++i) {
+        const cdp_ckpt_entry e = entry_after(r, i, to);
+        if (e.blob) continue;
+        pickle_text(t, e.name);
+        pickle_tensor(t, &e, key++);
+    }
+    cdp__text_add(t, "u.");
+}
+
+/* The members before those of tensors. */
+static bool torch_begin(cdp_ckpt_reader *r, target *t) {
+    cdp__text text = cdp__text_of(NULL, 0);
+    torch_pickle(r, t->to, &text);
+    const uint64_t room = text.used + 1;
+    char *const memory = (char *)malloc((size_t)room);
+    if (!memory) return false;
+    text = cdp__text_of(memory, room);
+    torch_pickle(r, t->to, &text);
+    zip_text(&t->zip, "data.pkl", memory, text.used);
+    zip_text(&t->zip, "byteorder", "little", 6);
+    zip_text(&t->zip, "version", "3\n", 2);
+    free(memory);
+    return t->zip.ok;
+}
+
+static int torch_into(cdp_ckpt_reader *r, target *t) {
+    const uint32_t n = cdp_ckpt_count(r);
+    zip_member *const members = (zip_member *)malloc((n + (size_t)3) * sizeof *members);
+    uint32_t key = 0;
+    int result = 1;
+    if (!members) return 1;
+    zip_open(&t->zip, t->f, members);
+    if (torch_begin(r, t)) result = 0;
+    for (uint32_t i = 0; result == 0 && i < n; ++i) {
+        const cdp_ckpt_entry e = entry_after(r, i, t->to);
+        char name[24];
+        if (e.blob) continue;
+        snprintf(name, sizeof name, "data/%u", key++);
+        zip_begin(&t->zip, name, e.bytes);
+        result = merge_rows(r, i, t);
+        zip_end(&t->zip);
+    }
+    if (!result && !zip_close(&t->zip)) result = 1;
+    free(members);
     return result;
 }
 
@@ -345,7 +434,7 @@ static int merge(const char *path, const char *to, cdp_dtype dtype) {
         cdp_ckpt_close(r);
         return 1;
     }
-    if (!merge_fits(r)) {
+    if (!merge_fits(r, is_torch(to))) {
         cdp_ckpt_close(r);
         return 1;
     }
@@ -367,7 +456,12 @@ static int merge(const char *path, const char *to, cdp_dtype dtype) {
         cdp_ckpt_close(r);
         return 1;
     }
-    result = merge_into(r, dtype, f);
+    target t;
+    memset(&t, 0, sizeof t);
+    t.f = f;
+    t.torch = is_torch(to);
+    t.to = dtype;
+    result = t.torch ? torch_into(r, &t) : merge_into(r, &t);
     bar_end();
     if (result < 0) cdp_print_error(stderr);
     if (!result && !on_disk(f)) result = 1;
@@ -606,6 +700,7 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(what, "verify") == 0) return verify(argv[2]);
     if (argc == 4 && strcmp(what, "compare") == 0) return compare(argv[2], argv[3]);
     if (argc == 4 && strcmp(what, "merge") == 0) return merge(argv[2], argv[3], CDP_DTYPE_COUNT);
+    if (argc == 4 && strcmp(what, "convert") == 0) return merge(argv[2], argv[3], CDP_DTYPE_COUNT);
     if (argc == 6 && strcmp(what, "convert") == 0 && strcmp(argv[4], "--dtype") == 0)
         return convert(argv[2], argv[3], argv[5]);
     if (argc == 3 && strcmp(what, "show") == 0) return show(argv[2]);

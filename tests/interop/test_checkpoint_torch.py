@@ -1,6 +1,6 @@
-# Saves with torch.distributed.checkpoint on 1, 2 and 3 ranks, reads with tools/checkpoint.c; saves by one rank of
-# examples/22_checkpoint.c, reads with PyTorch.
-import os, subprocess, sys
+# Saves with torch.distributed.checkpoint on 1, 2 and 3 ranks, reads with tools/checkpoint.c, and converts for torch.load();
+# saves by one rank of examples/22_checkpoint.c, reads with PyTorch.
+import os, subprocess, sys, zipfile
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -67,6 +67,20 @@ for n in 1, 2, 3:
     check("all tensors have their names", sorted(got) == sorted(want))
     wrong = [k for k in want if k in got and not same(got[k], want[k])]
     check("and their elements", not wrong or print(wrong))
+
+whole, half = os.path.join(tmp, "whole.pt"), os.path.join(tmp, "half.pth")
+want["complex"], want['quote"ä'] = torch.tensor([1 + 2j, 3 - 4j]), torch.arange(5000)
+dcp.save(dict(want), checkpoint_id=os.path.join(tmp, "all"), no_dist=True)
+said = subprocess.run([tool, "convert", os.path.join(tmp, "all"), whole])
+for mmap in False, True:
+    got = torch.load(whole, weights_only=True, mmap=mmap) if said.returncode == 0 else {}
+    check("torch.load() reads a converted file" + ", mapped" * mmap, sorted(got) == sorted(want)
+          and all(same(got[k], want[k]) for k in want))
+check("its sums are right", said.returncode == 0 and zipfile.ZipFile(whole).testzip() is None)
+said = subprocess.run([tool, "convert", os.path.join(tmp, "all"), half, "--dtype", "f16"])
+got = torch.load(half, weights_only=True) if said.returncode == 0 else {}
+check("or one with rounded floats", sorted(got) == sorted(want) and same(got["rows"], want["rows"].half())
+      and same(got["of.torch.int16"], want["of.torch.int16"]) and same(got["of.torch.bfloat16"], want["of.torch.bfloat16"].half()))
 
 run = os.path.join(tmp, "run")
 subprocess.run([job, "save", run], env=dict(os.environ, RANK="0", WORLD_SIZE="1"), check=True, stdout=subprocess.DEVNULL)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checkpoints that torch.distributed.checkpoint has written, read here, and ours read there; needs a Python with torch and
+# Checkpoints that torch.distributed.checkpoint has written, read here and converted for torch.load(), and ours read there; needs a Python with torch and
 # Gloo (and safetensors, for the second).
 . "$(dirname "$0")/begin.sh"
 begin 'checkpoints with torch' 'import sys, torch.distributed as d, torch.distributed.checkpoint, safetensors.torch; sys.exit(not d.is_gloo_available())' \

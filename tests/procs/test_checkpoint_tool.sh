@@ -54,6 +54,15 @@ check "what has the dtype already is not changed" "$(cksum < "$work/same.safeten
 "$CHECKPOINT" convert "$one" "$work/no.safetensors" --dtype int8 > "$work/out" 2> "$work/err"
 check "a dtype that is none of floats is refused" $? 2
 check "and nothing is written" "$(find "$work" -name 'no.safe*')" ''
+"$CHECKPOINT" convert "$work/run" "$work/all.pt" > "$work/out" 2> "$work/err"
+check "all tensors are converted for torch.load()" $? 0
+check "bytes of the program are named here, too" "$(cat "$work/out")" 'left out: note'
+check "it is a zip archive" "$(head -c 2 "$work/all.pt")" PK
+[ -z "$(command -v unzip)" ] || { unzip -tqq "$work/all.pt" > "$work/out" 2>&1; check "whose sums are right" $? 0; }
+"$CHECKPOINT" merge "$one" "$work/again.pth" > "$work/out" 2> "$work/err"
+check "the same tensors make the same bytes" "$(cksum < "$work/again.pth")" "$(cksum < "$work/all.pt")"
+"$CHECKPOINT" convert "$work/run" "$work/all.pt" > "$work/out" 2> "$work/err"
+check "a file that exists is refused here, too" $? 1
 "$CHECKPOINT" show "$work/run" > "$work/page.svg" 2> "$work/err"
 check "a picture is drawn" $? 0
 has "for dark pages, too" "$work/page.svg" 'prefers-color-scheme:dark'

@@ -179,6 +179,16 @@ def checkpoints_are_saved_loaded_and_read():
         read = cdp.read_checkpoint(folder)
         assert (read["w"] == w).all() and read["half"].dtype == np.float16 and read["w"].shape == (2, 3), read
         raises(cdp.Error, "none", cdp.read_checkpoint, folder + "/none")
+        listed = cdp.list_checkpoint(folder)
+        assert sorted(listed) == ["half", "rng.rank00000", "w"] and listed["rng.rank00000"]["blob"], listed
+        assert listed["w"] == {"dtype": "f32", "shape": (2, 3), "bytes": 24, "blob": False, "layout": None,
+                               "file": "model-00001-of-00001.safetensors"}, listed
+        raises(cdp.Error, "none", cdp.list_checkpoint, folder + "/none")
+        wide = np.zeros(4)
+        with cdp.Checkpoint(world, folder, {"half": wide}) as ckpt:
+            raises(cdp.Mismatch, "f16.* in the files and f64", ckpt.load)
+        with cdp.Checkpoint(world, folder, {"half": wide}, cast=True) as ckpt:
+            assert ckpt.load() == 3 and (wide == 1).all() and ckpt.info()["cast"] == 1
 
 
 @case
