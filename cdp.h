@@ -929,8 +929,9 @@ typedef struct cdp_os cdp_os;
 /* What the library asks of the machine. alloc, release, now_ns and random are required; net,
    threads, shared and files are optional groups. Where all functions of a group are NULL it is
    absent: then everything that needs it is refused at creation with a sentence, and the rest works.
-   What is missing of the required functions, net or threads is named there, too (INVALID; builds
-   with CDP_NO_LOG_STRINGS do not ask). Without
+   A missing function of a group that is there, or a required one, is named there, too (INVALID;
+   builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function is set:
+   net.watch_open, threads.start, shared.create, files.open_file. Without
    `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
    own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
    `files` there is no file store, and nothing writes dumps.
@@ -1190,7 +1191,8 @@ CDP_API const cdp_os *cdp_os_default(void);
    wait with `poll_fds`. They take memory from os->alloc (about 50 bytes for each descriptor, at
    most twice that) and a mutex where os->threads has them; a wait costs time that grows with the
    number of descriptors. Call it before anything is made with `os`, in one thread. Cannot fail:
-   watch_open and watch_wait report -ENOMEM later. Needs the macro CDP_OS_POLL in this file and in
+   watch_open and watch_wait report -ENOMEM later; with `poll_fds` NULL, watch_wait becomes NULL, and
+   whatever is made with `os` is refused (INVALID, "lacks net.watch_wait"). Needs the macro CDP_OS_POLL in this file and in
    that of the implementation. */
 CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds);
 #endif
@@ -4180,6 +4182,115 @@ CDP__PRIVATE CDP__COLD const cdp__status_row *cdp__status_row_of(int32_t number)
 CDP__PRIVATE bool cdp__status_is_error(int32_t number) {
     return number < 0 && cdp__status_row_of(number)->name[0] != '?';
 }
+
+/* ---- >>os/whole: whether a cdp_os has all functions that it must have ------------------------ */
+
+/* Knows: which functions of os_api.h may be NULL. Promises: one that is missing is named where the
+   os enters, and not called later. Builds without texts do not ask. */
+
+#ifdef CDP_NO_LOG_STRINGS
+#define cdp__os_whole(os, call) CDP_OK
+#else
+
+#define CDP__NEED(f) \
+    if (!os->f) return #f
+
+/* The name of a function that is missing; NULL: none is. A group is absent as a whole. */
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
+#ifdef CDP_NO_THREADS /* which calls none of them */
+    (void)os;
+#else
+    if (!os->threads.start) return NULL;
+    CDP__NEED(threads.join);
+    CDP__NEED(threads.yield);
+    CDP__NEED(threads.mutex_create);
+    CDP__NEED(threads.mutex_destroy);
+    CDP__NEED(threads.mutex_lock);
+    CDP__NEED(threads.mutex_unlock);
+    CDP__NEED(threads.cond_create);
+    CDP__NEED(threads.cond_destroy);
+    CDP__NEED(threads.cond_wait);
+    CDP__NEED(threads.cond_broadcast);
+#endif
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_net(const cdp_os *os) {
+    if (!os->net.watch_open) return NULL;
+    CDP__NEED(net.resolve);
+    CDP__NEED(net.listen_at);
+    CDP__NEED(net.accept_next);
+    CDP__NEED(net.connect_to);
+    CDP__NEED(net.connect_result);
+    CDP__NEED(net.send_iov);
+    CDP__NEED(net.recv_iov);
+    CDP__NEED(net.close_fd);
+    CDP__NEED(net.local_addr);
+    CDP__NEED(net.watch_close);
+    CDP__NEED(net.watch_add);
+    CDP__NEED(net.watch_change);
+    CDP__NEED(net.watch_remove);
+    CDP__NEED(net.watch_wait);
+    if (!os->net.wake_open) return NULL;
+    CDP__NEED(net.wake_set);
+    CDP__NEED(net.wake_clear);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_shared(const cdp_os *os) {
+    if (os->shared.create) {
+        CDP__NEED(shared.map);
+        CDP__NEED(shared.unmap);
+        CDP__NEED(shared.pass_open);
+        CDP__NEED(shared.pass);
+    }
+    if (os->shared.process_place) CDP__NEED(shared.process_open);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_files(const cdp_os *os) {
+    const cdp_os_files *const f = &os->files;
+    if (!f->open_file) return NULL;
+    CDP__NEED(files.close_file);
+    CDP__NEED(files.read_at);
+    CDP__NEED(files.write_at);
+    CDP__NEED(files.cut_file);
+    CDP__NEED(files.lock_file);
+    CDP__NEED(files.file_info);
+    CDP__NEED(files.remove_file);
+    CDP__NEED(files.rename_file);
+    if (!f->sync_file && !f->sync_folder && !f->make_folder && !f->remove_folder && !f->list_folder)
+        return NULL;
+    CDP__NEED(files.sync_file);
+    CDP__NEED(files.sync_folder);
+    CDP__NEED(files.make_folder);
+    CDP__NEED(files.remove_folder);
+    CDP__NEED(files.list_folder);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
+    const char *lacks;
+    CDP__NEED(alloc);
+    CDP__NEED(release);
+    CDP__NEED(now_ns);
+    CDP__NEED(random);
+    lacks = cdp__os_lacks_net(os);
+    if (!lacks) lacks = cdp__os_lacks_threads(os);
+    if (!lacks) lacks = cdp__os_lacks_shared(os);
+    return lacks ? lacks : cdp__os_lacks_files(os);
+}
+#undef CDP__NEED
+
+/* Refuses an os that lacks a function; NULL is the default one. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__os_whole(const cdp_os *os, const char *call) {
+    const char *const name = os ? cdp__os_lacks(os) : NULL;
+    if (!name) return CDP_OK;
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+        "%s: this cdp_os lacks %s: set it, or copy *cdp_os_default() and replace parts of the copy",
+        call, name);
+}
+#endif
 
 /* ---- >>text/utf8: characters of UTF-8 (pure) ------------------------------------------------- */
 
@@ -7355,81 +7466,6 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 
 #endif /* CDP_NO_OS */
 
-/* ---- >>os/whole: whether a cdp_os has all functions that it must have ------------------------ */
-
-/* Knows: which functions of os_api.h may be NULL. Promises: one that is missing is named where the
-   os enters, and not called later. Builds without texts do not ask. */
-
-#ifdef CDP_NO_LOG_STRINGS
-#define cdp__os_whole(os, call) CDP_OK
-#else
-
-#define CDP__NEED(f) \
-    if (!os->f) return #f
-
-/* The name of a function that is missing; NULL: none is. A group is absent as a whole. */
-CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
-#ifdef CDP_NO_THREADS /* which calls none of them */
-    (void)os;
-#else
-    if (!os->threads.start) return NULL;
-    CDP__NEED(threads.join);
-    CDP__NEED(threads.yield);
-    CDP__NEED(threads.mutex_create);
-    CDP__NEED(threads.mutex_destroy);
-    CDP__NEED(threads.mutex_lock);
-    CDP__NEED(threads.mutex_unlock);
-    CDP__NEED(threads.cond_create);
-    CDP__NEED(threads.cond_destroy);
-    CDP__NEED(threads.cond_wait);
-    CDP__NEED(threads.cond_broadcast);
-#endif
-    return NULL;
-}
-
-CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_net(const cdp_os *os) {
-    if (!os->net.watch_open) return NULL;
-    CDP__NEED(net.resolve);
-    CDP__NEED(net.listen_at);
-    CDP__NEED(net.accept_next);
-    CDP__NEED(net.connect_to);
-    CDP__NEED(net.connect_result);
-    CDP__NEED(net.send_iov);
-    CDP__NEED(net.recv_iov);
-    CDP__NEED(net.close_fd);
-    CDP__NEED(net.local_addr);
-    CDP__NEED(net.watch_close);
-    CDP__NEED(net.watch_add);
-    CDP__NEED(net.watch_change);
-    CDP__NEED(net.watch_remove);
-    CDP__NEED(net.watch_wait);
-    if (!os->net.wake_open) return NULL;
-    CDP__NEED(net.wake_set);
-    CDP__NEED(net.wake_clear);
-    return NULL;
-}
-
-CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
-    const char *net;
-    CDP__NEED(alloc);
-    CDP__NEED(release);
-    CDP__NEED(now_ns);
-    CDP__NEED(random);
-    net = cdp__os_lacks_net(os);
-    return net ? net : cdp__os_lacks_threads(os);
-}
-#undef CDP__NEED
-
-/* Refuses an os that lacks a function. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__os_whole(const cdp_os *os, const char *call) {
-    const char *const name = cdp__os_lacks(os);
-    if (!name) return CDP_OK;
-    return cdp__fail(CDP_ERR_INVALID,
-        "%s: this cdp_os lacks %s: set it, or copy *cdp_os_default() and replace parts of the copy",
-        call, name);
-}
-#endif
-
 /* ---- >>os/poll: watches over a function that waits for descriptors --------------------------- */
 
 /* Knows: cdp_os alone. Promises: what cdp_os_net says of watches, from its poll_fds. */
@@ -7634,7 +7670,9 @@ CDP__PRIVATE void cdp__pollwatch_use(cdp_os_net *net, cdp_poll_func *poll_fds) {
 
 #ifdef CDP_OS_POLL
 CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds) {
+    if (!os) return;
     cdp__pollwatch_use(&os->net, poll_fds);
+    if (!poll_fds) os->net.watch_wait = NULL; /* os/whole.h tells whoever uses this os */
 }
 #endif
 
@@ -17949,6 +17987,7 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     *out = NULL;
     if (!desc) return cdp__missing("cdp_hub_create", "desc");
     if (desc->world_size - 1 >= 65535) return cdp__world_wrong("cdp_hub_create", desc->world_size);
+    if (cdp__os_whole(desc->os, "cdp_hub_create") != CDP_OK) return CDP_ERR_INVALID;
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hub", sizeof *h);
@@ -19160,7 +19199,7 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: the library was compiled with CDP_NO_OS: set os in the desc, with "
             "alloc, release, now_ns and random");
-    if (desc->os && cdp__os_whole(desc->os, "cdp_group_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(desc->os, "cdp_group_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!linked)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "
@@ -27882,6 +27921,7 @@ CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook
     if (!desc) return cdp__missing("cdp_hook_create", "desc");
     st = cdp__hook_settle(desc, &settled);
     if (st != CDP_OK) return st;
+    if (cdp__os_whole(desc->os, "cdp_hook_create") != CDP_OK) return CDP_ERR_INVALID;
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hook", sizeof *h);
@@ -28883,6 +28923,7 @@ CDP_API cdp_status cdp_sampler_part(
         return cdp__fail(CDP_ERR_INVALID, "samples %llu to %llu of a rank that has %llu",
             (unsigned long long)first, (unsigned long long)(first + count),
             (unsigned long long)have);
+    if (cdp__os_whole(s->os, "cdp_sampler_part") != CDP_OK) return CDP_ERR_INVALID;
     st = cdp__order_open(&o, s);
     for (i = 0; !st && i < count; ++i)
         indices[i] = cdp__order_at(&o, first + i);
@@ -29055,6 +29096,7 @@ CDP_API cdp_status cdp_loader_create(const cdp_loader_desc *d, cdp_loader **out)
     if (!d->read) return cdp__missing("cdp_loader_create", "desc.read");
     if (!d->sample_bytes)
         return cdp__fail(CDP_ERR_INVALID, "cdp_loader_create: desc.sample_bytes is 0");
+    if (cdp__os_whole(d->sampler.os, "cdp_loader_create") != CDP_OK) return CDP_ERR_INVALID;
     os = d->sampler.os ? d->sampler.os : cdp_os_default();
     l = (cdp_loader *)cdp__alloc_zero(os, sizeof *l);
     if (!l) return cdp__fail_nomem("a loader", sizeof *l);
@@ -29337,6 +29379,7 @@ CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *d, cdp_tokens **out)
     *out = NULL;
     st = cdp__tokens_check(d);
     if (st) return st;
+    if (cdp__os_whole(d->os, "cdp_tokens_create") != CDP_OK) return CDP_ERR_INVALID;
     os = d->os ? d->os : cdp_os_default();
     if (!os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_tokens_create: this os has no files");

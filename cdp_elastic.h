@@ -4597,6 +4597,7 @@ CDP_API cdp_status cdp_quorum_store_create(const cdp_quorum_store_desc *desc, cd
     *out = NULL;
     if (!desc) return cdp__missing("cdp_quorum_store_create", "desc");
     if (!desc->servers) return cdp__missing("cdp_quorum_store_create", "desc.servers");
+    if (cdp__os_whole(desc->os, "cdp_quorum_store_create") != CDP_OK) return CDP_ERR_INVALID;
     os = desc->os ? desc->os : cdp_os_default();
     s = (cdp__quorum_store *)cdp__alloc_zero(os, sizeof *s);
     if (!s) return cdp__fail_nomem("a quorum store", sizeof *s);
@@ -6096,6 +6097,7 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     if (!out) return cdp__missing("cdp_elastic_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_elastic_create", "desc");
+    if (cdp__os_whole(desc->tcp ? desc->tcp->group.os : NULL, "cdp_elastic_create") != CDP_OK) return CDP_ERR_INVALID;
     st = cdp__elastic_check(desc);
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();

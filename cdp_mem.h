@@ -6964,7 +6964,6 @@ CDP__PRIVATE void cdp__mem_host_destroy(void *user) {
 CDP__PRIVATE cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *out) {
     const cdp_os *const o = os ? os : cdp_os_default();
     cdp__mem_host *const h = (cdp__mem_host *)cdp__alloc_zero(o, sizeof *h);
-    memset(out, 0, sizeof *out);
     if (!h) return NULL;
     h->os = o;
     out->user = h;
@@ -6976,6 +6975,8 @@ CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
     cdp__mem_host *h;
     if (!out) return cdp__missing("cdp_mem_source_host", "out");
+    memset(out, 0, sizeof *out);
+    if (cdp__os_whole(os, "cdp_mem_source_host") != CDP_OK) return CDP_ERR_INVALID;
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_host", sizeof *h);
     h->limit = limit_bytes;
@@ -6990,9 +6991,11 @@ CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
     cdp__mem_host *h;
     if (!out) return cdp__missing("cdp_mem_source_of", "out");
+    memset(out, 0, sizeof *out);
     if (!from) return cdp__missing("cdp_mem_source_of", "from");
     if (!from->alloc) return cdp__missing("cdp_mem_source_of", "from.alloc");
     if (!from->release) return cdp__missing("cdp_mem_source_of", "from.release");
+    if (cdp__os_whole(os, "cdp_mem_source_of") != CDP_OK) return CDP_ERR_INVALID;
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_of", sizeof *h);
     h->from = *from;
@@ -7514,6 +7517,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     if (!out) return cdp__missing("cdp_mem_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_mem_create", "desc");
+    if (cdp__os_whole(desc->os, "cdp_mem_create") != CDP_OK) return CDP_ERR_INVALID;
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;
@@ -9420,6 +9424,7 @@ CDP_API cdp_status cdp_mem_read(
     memset(&r, 0, sizeof r);
     r.data = (const uint8_t *)data;
     r.bytes = bytes;
+    if (cdp__os_whole(os, "cdp_mem_read") != CDP_OK) return CDP_ERR_INVALID;
     r.memory.os = cdp__def(os, cdp_os_default());
     if (cdp__mem_read_tree(&r, &tree)) {
         s = cdp__mem_shot_new(r.memory.os);

@@ -1762,6 +1762,7 @@ CDP_API cdp_status cdp_schedule_create(const cdp_schedule_desc *desc, cdp_schedu
     cdp_status st;
     if (out) *out = NULL;
     if (!desc || !out) return cdp__pipe_missing("cdp_schedule_create", desc ? "out" : "desc");
+    if (cdp__os_whole(desc->os, "cdp_schedule_create") != CDP_OK) return CDP_ERR_INVALID;
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
     if (!os) return cdp__pipe_missing("cdp_schedule_create", "desc.os");
     cdp_schedule *s = (cdp_schedule *)cdp__pipe_alloc(os, sizeof *s);
@@ -2210,6 +2211,7 @@ CDP_API cdp_status cdp_schedule_choose(
     if (out) memset(out, 0, sizeof *out);
     if (!desc || !cuts || !out)
         return cdp__pipe_missing("cdp_schedule_choose", "desc, cuts or out");
+    if (cdp__os_whole(desc->os, "cdp_schedule_choose") != CDP_OK) return CDP_ERR_INVALID;
     cdp_status st = cdp__pipe_check_choice(desc);
     if (st != CDP_OK) return st;
     const uint32_t most = (uint32_t)cdp__min(

@@ -2208,6 +2208,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     cdp__hash_store *h;
     if (!out) return cdp__missing("cdp_hash_store_create", "out");
     *out = NULL;
+    if (cdp__os_whole(os, "cdp_hash_store_create") != CDP_OK) return CDP_ERR_INVALID;
     h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hash store", sizeof *h);
     cdp__kv_open(&h->kv, os, 0, UINT64_MAX);
@@ -2486,6 +2487,7 @@ CDP_API CDP__COLD cdp_status cdp_custom_store_create(
     if (!desc) return cdp__missing("cdp_custom_store_create", "desc");
     if (!desc->get) return cdp__missing("cdp_custom_store_create", "desc.get");
     if (!desc->swap) return cdp__missing("cdp_custom_store_create", "desc.swap");
+    if (cdp__os_whole(desc->os, "cdp_custom_store_create") != CDP_OK) return CDP_ERR_INVALID;
     c = (cdp__custom_store *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;
@@ -2963,6 +2965,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     cdp__file_store *f;
     uint64_t seed = 0;
     if (path_bytes < 2) return cdp__missing("cdp_file_store_create", "desc.path");
+    if (cdp__os_whole(os, "cdp_file_store_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "the file store %s: this cdp_os has no files; set its member `files`, or use another "
@@ -4717,7 +4720,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     if (!desc) return cdp__missing("cdp_store_server_create", "desc");
     d = *desc;
     cdp__server_desc_defaults(&d);
-    if (d.os && cdp__os_whole(d.os, "cdp_store_server_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(d.os, "cdp_store_server_create") != CDP_OK) return CDP_ERR_INVALID;
     if (d.has_listen_fd && d.listen_fd < 0)
         return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);
@@ -6322,7 +6325,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__client_make(
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
     cdp__client *c;
     cdp_status status;
-    if (os && cdp__os_whole(os, "cdp_tcp_store_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(os, "cdp_tcp_store_create") != CDP_OK) return CDP_ERR_INVALID;
     c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);

@@ -7,6 +7,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
@@ -66,6 +67,7 @@ CDP__PRIVATE double cdp__ck_predict(const cdp_ckpt_desc *d, uint64_t bytes) {
 
 CDP__PRIVATE cdp_status cdp__ck_desc_check(const cdp_ckpt_desc *d, const cdp_os *os) {
     const cdp_os_files *const f = &os->files;
+    if (cdp__os_whole(d->os, "cdp_ckpt_create") != CDP_OK) return CDP_ERR_INVALID;
     if (cdp__ck_speed_check(d, "cdp_ckpt_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!d->path) return cdp__missing("cdp_ckpt_create", "desc.path");
     if (!*d->path || strlen(d->path) > CDP__CK_PATH_MAX)
@@ -155,6 +157,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
     memset(out, 0, sizeof *out);
     if (cdp__ck_speed_check(desc, "cdp_ckpt_preview") != CDP_OK) return CDP_ERR_INVALID;
     if (desc->group) os = cdp_group_desc_of(desc->group)->os;
+    if (cdp__os_whole(desc->os, "cdp_ckpt_preview") != CDP_OK) return CDP_ERR_INVALID;
     if (!os) os = desc->os ? desc->os : cdp_os_default();
     if (desc->item_count && !desc->items)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_preview", "items");

@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/ended.h"
@@ -247,6 +248,7 @@ CDP_API cdp_status cdp_ckpt_open(const char *path, const cdp_os *os, cdp_ckpt_re
     if (!out) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_open", "out");
     *out = NULL;
     if (!path) return cdp_error_set(CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_open", "path");
+    if (cdp__os_whole(os, "cdp_ckpt_open") != CDP_OK) return CDP_ERR_INVALID;
     if (!os) os = cdp_os_default();
     return cdp__ck_reader_open(path, os, os, CDP_CKPT_LATEST, out);
 }

@@ -9,6 +9,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -250,6 +251,7 @@ CDP_API cdp_status cdp_ckpt_newest(const char *path, const cdp_os *os, uint64_t 
         return cdp_error_set(
             CDP_ERR_INVALID, -1, 0, CDP__MISSING, "cdp_ckpt_newest", path ? "step" : "path");
     *step = 0;
+    if (cdp__os_whole(os, "cdp_ckpt_newest") != CDP_OK) return CDP_ERR_INVALID;
     memset(&d, 0, sizeof d);
     d.os = os ? os : cdp_os_default();
     if (strlen(path) > CDP__CK_PATH_MAX || !d.os->files.list_folder)

@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../group/collectives_api.h"
 #include "hooks_api.h"
 #include "../base/compiler.h"
@@ -273,6 +274,7 @@ CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook
     if (!desc) return cdp__missing("cdp_hook_create", "desc");
     st = cdp__hook_settle(desc, &settled);
     if (st != CDP_OK) return st;
+    if (cdp__os_whole(desc->os, "cdp_hook_create") != CDP_OK) return CDP_ERR_INVALID;
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp__hook *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hook", sizeof *h);

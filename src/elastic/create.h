@@ -9,6 +9,7 @@
 #include "../base/types_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../os/linux.h"
 #include "../os/child.h"
 #include "../store/interface_api.h"
@@ -209,6 +210,7 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     if (!out) return cdp__missing("cdp_elastic_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_elastic_create", "desc");
+    if (cdp__os_whole(desc->tcp ? desc->tcp->group.os : NULL, "cdp_elastic_create") != CDP_OK) return CDP_ERR_INVALID;
     st = cdp__elastic_check(desc);
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();

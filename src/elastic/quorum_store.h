@@ -11,6 +11,7 @@
 #include "../base/error_api.h"
 #include "../base/log_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../store/interface_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
@@ -274,6 +275,7 @@ CDP_API cdp_status cdp_quorum_store_create(const cdp_quorum_store_desc *desc, cd
     *out = NULL;
     if (!desc) return cdp__missing("cdp_quorum_store_create", "desc");
     if (!desc->servers) return cdp__missing("cdp_quorum_store_create", "desc.servers");
+    if (cdp__os_whole(desc->os, "cdp_quorum_store_create") != CDP_OK) return CDP_ERR_INVALID;
     os = desc->os ? desc->os : cdp_os_default();
     s = (cdp__quorum_store *)cdp__alloc_zero(os, sizeof *s);
     if (!s) return cdp__fail_nomem("a quorum store", sizeof *s);

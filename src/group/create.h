@@ -464,7 +464,7 @@ CDP__PRIVATE cdp_status cdp__group_desc_check(const cdp_group_desc *desc) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: the library was compiled with CDP_NO_OS: set os in the desc, with "
             "alloc, release, now_ns and random");
-    if (desc->os && cdp__os_whole(desc->os, "cdp_group_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(desc->os, "cdp_group_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!linked)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_group_create: %u ranks need a hub or a transport with send, recv, wait and wake "

@@ -11,6 +11,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../message/transport_api.h"
 #include "hub_api.h"
 #include "../base/compiler.h"
@@ -362,6 +363,7 @@ CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **
     *out = NULL;
     if (!desc) return cdp__missing("cdp_hub_create", "desc");
     if (desc->world_size - 1 >= 65535) return cdp__world_wrong("cdp_hub_create", desc->world_size);
+    if (cdp__os_whole(desc->os, "cdp_hub_create") != CDP_OK) return CDP_ERR_INVALID;
     os = desc->os ? desc->os : cdp_os_default();
     h = (cdp_hub *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hub", sizeof *h);

@@ -8,6 +8,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../text/format.h"
@@ -225,6 +226,7 @@ CDP_API cdp_status cdp_mem_read(
     memset(&r, 0, sizeof r);
     r.data = (const uint8_t *)data;
     r.bytes = bytes;
+    if (cdp__os_whole(os, "cdp_mem_read") != CDP_OK) return CDP_ERR_INVALID;
     r.memory.os = cdp__def(os, cdp_os_default());
     if (cdp__mem_read_tree(&r, &tree)) {
         s = cdp__mem_shot_new(r.memory.os);

@@ -10,6 +10,7 @@
 #include "../base/error_api.h"
 #include "../base/log_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../base/compiler.h"
 #include "../base/ended.h"
 #include "../base/basics.h"
@@ -120,6 +121,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     if (!out) return cdp__missing("cdp_mem_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_mem_create", "desc");
+    if (cdp__os_whole(desc->os, "cdp_mem_create") != CDP_OK) return CDP_ERR_INVALID;
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;

@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
@@ -76,7 +77,6 @@ CDP__PRIVATE void cdp__mem_host_destroy(void *user) {
 CDP__PRIVATE cdp__mem_host *cdp__mem_host_new(const cdp_os *os, cdp_mem_source *out) {
     const cdp_os *const o = os ? os : cdp_os_default();
     cdp__mem_host *const h = (cdp__mem_host *)cdp__alloc_zero(o, sizeof *h);
-    memset(out, 0, sizeof *out);
     if (!h) return NULL;
     h->os = o;
     out->user = h;
@@ -88,6 +88,8 @@ CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out) {
     cdp__mem_host *h;
     if (!out) return cdp__missing("cdp_mem_source_host", "out");
+    memset(out, 0, sizeof *out);
+    if (cdp__os_whole(os, "cdp_mem_source_host") != CDP_OK) return CDP_ERR_INVALID;
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_host", sizeof *h);
     h->limit = limit_bytes;
@@ -102,9 +104,11 @@ CDP_API cdp_status cdp_mem_source_of(
     const cdp_allocator *from, const cdp_os *os, cdp_mem_source *out) {
     cdp__mem_host *h;
     if (!out) return cdp__missing("cdp_mem_source_of", "out");
+    memset(out, 0, sizeof *out);
     if (!from) return cdp__missing("cdp_mem_source_of", "from");
     if (!from->alloc) return cdp__missing("cdp_mem_source_of", "from.alloc");
     if (!from->release) return cdp__missing("cdp_mem_source_of", "from.release");
+    if (cdp__os_whole(os, "cdp_mem_source_of") != CDP_OK) return CDP_ERR_INVALID;
     h = cdp__mem_host_new(os, out);
     if (!h) return cdp__fail_nomem("cdp_mem_source_of", sizeof *h);
     h->from = *from;

@@ -8,6 +8,7 @@
 #include "config.h"
 #include "../base/status_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../message/transport_api.h"
 #include "../group/group_api.h"
 #include "../base/compiler.h"
@@ -109,6 +110,7 @@ CDP_API cdp_status cdp_mpi_transport(MPI_Comm comm, const cdp_os *os, cdp_transp
     cdp__mpi m, *kept;
     if (!out) return cdp__missing("cdp_mpi_transport", "out");
     memset(out, 0, sizeof *out);
+    if (cdp__os_whole(os, "cdp_mpi_transport") != CDP_OK) return CDP_ERR_INVALID;
     st = cdp__mpi_ready();
     if (st != CDP_OK) return st;
     memset(&m, 0, sizeof m);

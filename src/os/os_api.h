@@ -53,8 +53,9 @@ typedef struct cdp_os cdp_os;
 /* What the library asks of the machine. alloc, release, now_ns and random are required; net,
    threads, shared and files are optional groups. Where all functions of a group are NULL it is
    absent: then everything that needs it is refused at creation with a sentence, and the rest works.
-   What is missing of the required functions, net or threads is named there, too (INVALID; builds
-   with CDP_NO_LOG_STRINGS do not ask). Without
+   A missing function of a group that is there, or a required one, is named there, too (INVALID;
+   builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function is set:
+   net.watch_open, threads.start, shared.create, files.open_file. Without
    `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
    own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
    `files` there is no file store, and nothing writes dumps.
@@ -314,7 +315,8 @@ CDP_API const cdp_os *cdp_os_default(void);
    wait with `poll_fds`. They take memory from os->alloc (about 50 bytes for each descriptor, at
    most twice that) and a mutex where os->threads has them; a wait costs time that grows with the
    number of descriptors. Call it before anything is made with `os`, in one thread. Cannot fail:
-   watch_open and watch_wait report -ENOMEM later. Needs the macro CDP_OS_POLL in this file and in
+   watch_open and watch_wait report -ENOMEM later; with `poll_fds` NULL, watch_wait becomes NULL, and
+   whatever is made with `os` is refused (INVALID, "lacks net.watch_wait"). Needs the macro CDP_OS_POLL in this file and in
    that of the implementation. */
 CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds);
 #endif

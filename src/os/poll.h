@@ -209,7 +209,9 @@ CDP__PRIVATE void cdp__pollwatch_use(cdp_os_net *net, cdp_poll_func *poll_fds) {
 
 #ifdef CDP_OS_POLL
 CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds) {
+    if (!os) return;
     cdp__pollwatch_use(&os->net, poll_fds);
+    if (!poll_fds) os->net.watch_wait = NULL; /* os/whole.h tells whoever uses this os */
 }
 #endif
 

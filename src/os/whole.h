@@ -7,9 +7,9 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../base/error_api.h"
 #include "os_api.h"
 #include "../base/compiler.h"
-#include "../base/text.h"
 
 #ifdef CDP_NO_LOG_STRINGS
 #define cdp__os_whole(os, call) CDP_OK
@@ -60,22 +60,56 @@ CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_net(const cdp_os *os) {
     return NULL;
 }
 
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_shared(const cdp_os *os) {
+    if (os->shared.create) {
+        CDP__NEED(shared.map);
+        CDP__NEED(shared.unmap);
+        CDP__NEED(shared.pass_open);
+        CDP__NEED(shared.pass);
+    }
+    if (os->shared.process_place) CDP__NEED(shared.process_open);
+    return NULL;
+}
+
+CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_files(const cdp_os *os) {
+    const cdp_os_files *const f = &os->files;
+    if (!f->open_file) return NULL;
+    CDP__NEED(files.close_file);
+    CDP__NEED(files.read_at);
+    CDP__NEED(files.write_at);
+    CDP__NEED(files.cut_file);
+    CDP__NEED(files.lock_file);
+    CDP__NEED(files.file_info);
+    CDP__NEED(files.remove_file);
+    CDP__NEED(files.rename_file);
+    if (!f->sync_file && !f->sync_folder && !f->make_folder && !f->remove_folder && !f->list_folder)
+        return NULL;
+    CDP__NEED(files.sync_file);
+    CDP__NEED(files.sync_folder);
+    CDP__NEED(files.make_folder);
+    CDP__NEED(files.remove_folder);
+    CDP__NEED(files.list_folder);
+    return NULL;
+}
+
 CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
-    const char *net;
+    const char *lacks;
     CDP__NEED(alloc);
     CDP__NEED(release);
     CDP__NEED(now_ns);
     CDP__NEED(random);
-    net = cdp__os_lacks_net(os);
-    return net ? net : cdp__os_lacks_threads(os);
+    lacks = cdp__os_lacks_net(os);
+    if (!lacks) lacks = cdp__os_lacks_threads(os);
+    if (!lacks) lacks = cdp__os_lacks_shared(os);
+    return lacks ? lacks : cdp__os_lacks_files(os);
 }
 #undef CDP__NEED
 
-/* Refuses an os that lacks a function. */
+/* Refuses an os that lacks a function; NULL is the default one. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__os_whole(const cdp_os *os, const char *call) {
-    const char *const name = cdp__os_lacks(os);
+    const char *const name = os ? cdp__os_lacks(os) : NULL;
     if (!name) return CDP_OK;
-    return cdp__fail(CDP_ERR_INVALID,
+    return cdp_error_set(CDP_ERR_INVALID, -1, 0,
         "%s: this cdp_os lacks %s: set it, or copy *cdp_os_default() and replace parts of the copy",
         call, name);
 }

@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
@@ -274,6 +275,7 @@ CDP_API cdp_status cdp_schedule_choose(
     if (out) memset(out, 0, sizeof *out);
     if (!desc || !cuts || !out)
         return cdp__pipe_missing("cdp_schedule_choose", "desc, cuts or out");
+    if (cdp__os_whole(desc->os, "cdp_schedule_choose") != CDP_OK) return CDP_ERR_INVALID;
     cdp_status st = cdp__pipe_check_choice(desc);
     if (st != CDP_OK) return st;
     const uint32_t most = (uint32_t)cdp__min(

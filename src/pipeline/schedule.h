@@ -8,6 +8,7 @@
 #include "../base/status_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
 #include "../base/ended.h"
@@ -291,6 +292,7 @@ CDP_API cdp_status cdp_schedule_create(const cdp_schedule_desc *desc, cdp_schedu
     cdp_status st;
     if (out) *out = NULL;
     if (!desc || !out) return cdp__pipe_missing("cdp_schedule_create", desc ? "out" : "desc");
+    if (cdp__os_whole(desc->os, "cdp_schedule_create") != CDP_OK) return CDP_ERR_INVALID;
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
     if (!os) return cdp__pipe_missing("cdp_schedule_create", "desc.os");
     cdp_schedule *s = (cdp_schedule *)cdp__pipe_alloc(os, sizeof *s);

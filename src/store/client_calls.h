@@ -410,7 +410,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__client_make(
     const cdp_os *os = desc->os ? desc->os : cdp_os_default();
     cdp__client *c;
     cdp_status status;
-    if (os && cdp__os_whole(os, "cdp_tcp_store_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(os, "cdp_tcp_store_create") != CDP_OK) return CDP_ERR_INVALID;
     c = (cdp__client *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a store client", sizeof *c);
     cdp__client_fill(c, desc);

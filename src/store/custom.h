@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "interface_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
@@ -266,6 +267,7 @@ CDP_API CDP__COLD cdp_status cdp_custom_store_create(
     if (!desc) return cdp__missing("cdp_custom_store_create", "desc");
     if (!desc->get) return cdp__missing("cdp_custom_store_create", "desc.get");
     if (!desc->swap) return cdp__missing("cdp_custom_store_create", "desc.swap");
+    if (cdp__os_whole(desc->os, "cdp_custom_store_create") != CDP_OK) return CDP_ERR_INVALID;
     c = (cdp__custom_store *)cdp__alloc_zero(os, sizeof *c);
     if (!c) return cdp__fail_nomem("a custom store", sizeof *c);
     c->desc = *desc;

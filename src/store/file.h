@@ -10,6 +10,7 @@
 #include "../base/types_api.h"
 #include "../base/error_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "interface_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
@@ -483,6 +484,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__file_make(
     cdp__file_store *f;
     uint64_t seed = 0;
     if (path_bytes < 2) return cdp__missing("cdp_file_store_create", "desc.path");
+    if (cdp__os_whole(os, "cdp_file_store_create") != CDP_OK) return CDP_ERR_INVALID;
     if (!os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED,
             "the file store %s: this cdp_os has no files; set its member `files`, or use another "

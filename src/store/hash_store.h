@@ -9,6 +9,7 @@
 #include "../base/status_api.h"
 #include "../base/types_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "interface_api.h"
 #include "../message/transport_api.h"
 #include "../base/compiler.h"
@@ -243,6 +244,7 @@ CDP_API CDP__COLD cdp_status cdp_hash_store_create(
     cdp__hash_store *h;
     if (!out) return cdp__missing("cdp_hash_store_create", "out");
     *out = NULL;
+    if (cdp__os_whole(os, "cdp_hash_store_create") != CDP_OK) return CDP_ERR_INVALID;
     h = (cdp__hash_store *)cdp__alloc_zero(os, sizeof *h);
     if (!h) return cdp__fail_nomem("a hash store", sizeof *h);
     cdp__kv_open(&h->kv, os, 0, UINT64_MAX);

@@ -298,7 +298,7 @@ CDP_API CDP__COLD cdp_status cdp_store_server_create(
     if (!desc) return cdp__missing("cdp_store_server_create", "desc");
     d = *desc;
     cdp__server_desc_defaults(&d);
-    if (d.os && cdp__os_whole(d.os, "cdp_store_server_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(d.os, "cdp_store_server_create") != CDP_OK) return CDP_ERR_INVALID;
     if (d.has_listen_fd && d.listen_fd < 0)
         return cdp__fail(CDP_ERR_INVALID, "cdp_store_server_desc.listen_fd is %d", d.listen_fd);
     s = (cdp_store_server *)cdp__alloc_zero(d.os, sizeof *s);

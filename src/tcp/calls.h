@@ -52,7 +52,7 @@ CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
 /* Checks a desc for invalid values and combinations. */
 CDP__PRIVATE CDP__COLD cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
     cdp_addr at;
-    if (d->group.os && cdp__os_whole(d->group.os, "cdp_init") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(d->group.os, "cdp_init") != CDP_OK) return CDP_ERR_INVALID;
     if (d->group.hub || d->group.transport)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: group.%s is set; leave it NULL, or call cdp_group_create() for ranks that "

@@ -9,6 +9,7 @@
 #include "../base/basics.h"
 #include "../base/bytes.h"
 #include "../base/compiler.h"
+#include "../os/whole.h"
 #include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../base/status.h"
@@ -172,6 +173,7 @@ CDP_API cdp_status cdp_loader_create(const cdp_loader_desc *d, cdp_loader **out)
     if (!d->read) return cdp__missing("cdp_loader_create", "desc.read");
     if (!d->sample_bytes)
         return cdp__fail(CDP_ERR_INVALID, "cdp_loader_create: desc.sample_bytes is 0");
+    if (cdp__os_whole(d->sampler.os, "cdp_loader_create") != CDP_OK) return CDP_ERR_INVALID;
     os = d->sampler.os ? d->sampler.os : cdp_os_default();
     l = (cdp_loader *)cdp__alloc_zero(os, sizeof *l);
     if (!l) return cdp__fail_nomem("a loader", sizeof *l);

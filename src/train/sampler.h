@@ -8,6 +8,7 @@
 #include "../base/config.h"
 #include "../base/status_api.h"
 #include "../os/os_api.h"
+#include "../os/whole.h"
 #include "sampler_api.h"
 #include "../base/compiler.h"
 #include "../base/basics.h"
@@ -367,6 +368,7 @@ CDP_API cdp_status cdp_sampler_part(
         return cdp__fail(CDP_ERR_INVALID, "samples %llu to %llu of a rank that has %llu",
             (unsigned long long)first, (unsigned long long)(first + count),
             (unsigned long long)have);
+    if (cdp__os_whole(s->os, "cdp_sampler_part") != CDP_OK) return CDP_ERR_INVALID;
     st = cdp__order_open(&o, s);
     for (i = 0; !st && i < count; ++i)
         indices[i] = cdp__order_at(&o, first + i);

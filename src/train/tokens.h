@@ -9,6 +9,7 @@
 #include "../base/basics.h"
 #include "../base/bytes.h"
 #include "../base/compiler.h"
+#include "../os/whole.h"
 #include "../base/ended.h"
 #include "../base/helpers.h"
 #include "../base/text.h"
@@ -130,6 +131,7 @@ CDP_API cdp_status cdp_tokens_create(const cdp_tokens_desc *d, cdp_tokens **out)
     *out = NULL;
     st = cdp__tokens_check(d);
     if (st) return st;
+    if (cdp__os_whole(d->os, "cdp_tokens_create") != CDP_OK) return CDP_ERR_INVALID;
     os = d->os ? d->os : cdp_os_default();
     if (!os->files.open_file)
         return cdp__fail(CDP_ERR_UNSUPPORTED, "cdp_tokens_create: this os has no files");
