@@ -1449,7 +1449,9 @@ typedef struct cdp_transport {
 #define CDP_SLOTS_BYTES (CDP_SLOTS * (CDP_SLOT_BYTES + 512u))
 #define CDP_SLOTS_ALIGN 64u
 
-/* For wait() above; NULL is allowed. */
+/* For wait() above; NULL is allowed. Only the thread in wait() releases the lock that it was given,
+   and takes it again before it returns: nothing guards against a second release, nor against a lock
+   whose group was destroyed. */
 CDP_API void cdp_lock_release(cdp_lock *lock);
 CDP_API void cdp_lock_acquire(cdp_lock *lock);
 
@@ -2240,8 +2242,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(
    on root alone. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
     cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
-/* Frees the memory that a call allocated for the blob; memory of the caller stays. NULL is
-   allowed. */
+/* Frees the memory that a call allocated for the blob, before the group is destroyed; memory of the
+   caller stays, and a second call does nothing. A copy of the blob must not be freed, too. NULL is
+   allowed. Memory from the group's os of a group that was destroyed, or in a child of fork(), is
+   left alone (the last error is STATE); with `release` of its own a blob needs no group. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 #endif /* CDP_NO_OBJECTS */
 
@@ -19670,7 +19674,12 @@ CDP_API void cdp_group_clear_backend(cdp_group *g) {
 #endif /* CDP_NO_BACKEND */
 
 CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) {
-    return g ? cdp__backend_of(g) : NULL;
+#ifdef CDP_NO_BACKEND
+    (void)g;
+    return NULL;
+#else
+    return g && !cdp__ended(g) ? g->backend : NULL;
+#endif
 }
 
 CDP_API CDP__ONE_COPY void cdp_group_fail(cdp_group *g) {
@@ -22332,6 +22341,7 @@ CDP_API cdp_status cdp_scatter_bytes(
 
 CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
     if (!g || !b || !b->allocated) return;
+    if (!b->release && cdp__alive(g, "cdp_blob_free") != CDP_OK) return;
     cdp__blob_drop(g, b);
     b->bytes = 0;
 }

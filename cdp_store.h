@@ -507,7 +507,8 @@ CDP_API void cdp_store_set_timeout(cdp_store *store, uint32_t timeout_ms);
 /* Returns that timeout in milliseconds; 0 if `store` is NULL. */
 CDP_API uint32_t cdp_store_timeout(const cdp_store *store);
 
-/* Frees memory that a call on this store returned. NULL is allowed. Any thread may call it. */
+/* Frees memory that a call on this store returned, once, before the store is destroyed; afterwards
+   nothing is freed. NULL is allowed. Any thread may call it. */
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
 /* Ends a store: closes its connection or file and frees it. Does not wait for other processes;
@@ -521,7 +522,8 @@ CDP_API void cdp_store_destroy(cdp_store *store);
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
     cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
 
-/* Frees the results of a request that is done. NULL stores are allowed.
+/* Frees the results of a request that is done, before the store is destroyed; afterwards nothing is
+   freed. A second call does nothing. NULL is allowed.
    If you implement a store: `results` must be one block from os->alloc, and so must each
    results[i].data. If you start requests yourself: where several threads share a client, a request
    can complete just before it is cancelled; its status is then CDP_OK, and it may have results to
@@ -6690,8 +6692,14 @@ CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t t
     return cdp__store_end(s, rq, status, ms);
 }
 
+/* Whose memory a store hands out; NULL: no store, or one that was destroyed. */
+CDP__PRIVATE CDP__ONE_COPY const cdp_os *cdp__store_os(const cdp_store *s) {
+    return s && !cdp__ended(cdp__store_mark(s)) ? s->os : NULL;
+}
+
 CDP_API void cdp_store_free(cdp_store *s, void *memory) {
-    if (s) cdp__free(s->os, memory);
+    const cdp_os *const os = cdp__store_os(s);
+    if (os) cdp__free(os, memory);
 }
 
 /* True if it frees the store with it. */
@@ -6724,7 +6732,8 @@ CDP_API CDP__ONE_COPY void cdp_store_destroy(cdp_store *s) {
 }
 
 CDP_API void cdp_store_request_free(cdp_store *s, cdp_store_request *rq) {
-    if (s) cdp__store_request_drop_results(s->os, rq, cdp__store_request_result_count(rq));
+    const cdp_os *const os = cdp__store_os(s);
+    if (os && rq) cdp__store_request_drop_results(os, rq, cdp__store_request_result_count(rq));
 }
 
 /* A call with one key, in a form that needs no allocation. */

@@ -13,6 +13,7 @@
 #include "messages_api.h"
 #include "backend_api.h"
 #include "../base/compiler.h"
+#include "../base/ended.h"
 #include "../base/basics.h"
 #include "../base/text.h"
 #include "state.h"
@@ -48,7 +49,12 @@ CDP_API void cdp_group_clear_backend(cdp_group *g) {
 #endif /* CDP_NO_BACKEND */
 
 CDP_API const cdp_backend *cdp_group_backend(const cdp_group *g) {
-    return g ? cdp__backend_of(g) : NULL;
+#ifdef CDP_NO_BACKEND
+    (void)g;
+    return NULL;
+#else
+    return g && !cdp__ended(g) ? g->backend : NULL;
+#endif
 }
 
 CDP_API CDP__ONE_COPY void cdp_group_fail(cdp_group *g) {

@@ -255,6 +255,7 @@ CDP_API cdp_status cdp_scatter_bytes(
 
 CDP_API void cdp_blob_free(cdp_group *g, cdp_blob *b) {
     if (!g || !b || !b->allocated) return;
+    if (!b->release && cdp__alive(g, "cdp_blob_free") != CDP_OK) return;
     cdp__blob_drop(g, b);
     b->bytes = 0;
 }

@@ -49,8 +49,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_broadcast_bytes(
    on root alone. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_scatter_bytes(
     cdp_group *group, const void *data, const uint64_t *lengths, uint32_t root, cdp_blob *mine);
-/* Frees the memory that a call allocated for the blob; memory of the caller stays. NULL is
-   allowed. */
+/* Frees the memory that a call allocated for the blob, before the group is destroyed; memory of the
+   caller stays, and a second call does nothing. A copy of the blob must not be freed, too. NULL is
+   allowed. Memory from the group's os of a group that was destroyed, or in a child of fork(), is
+   left alone (the last error is STATE); with `release` of its own a blob needs no group. */
 CDP_API void cdp_blob_free(cdp_group *group, cdp_blob *blob);
 #endif /* CDP_NO_OBJECTS */
 

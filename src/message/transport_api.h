@@ -167,7 +167,9 @@ typedef struct cdp_transport {
 #define CDP_SLOTS_BYTES (CDP_SLOTS * (CDP_SLOT_BYTES + 512u))
 #define CDP_SLOTS_ALIGN 64u
 
-/* For wait() above; NULL is allowed. */
+/* For wait() above; NULL is allowed. Only the thread in wait() releases the lock that it was given,
+   and takes it again before it returns: nothing guards against a second release, nor against a lock
+   whose group was destroyed. */
 CDP_API void cdp_lock_release(cdp_lock *lock);
 CDP_API void cdp_lock_acquire(cdp_lock *lock);
 

@@ -131,8 +131,14 @@ CDP_API cdp_status cdp_store_run(cdp_store *s, cdp_store_request *rq, uint32_t t
     return cdp__store_end(s, rq, status, ms);
 }
 
+/* Whose memory a store hands out; NULL: no store, or one that was destroyed. */
+CDP__PRIVATE CDP__ONE_COPY const cdp_os *cdp__store_os(const cdp_store *s) {
+    return s && !cdp__ended(cdp__store_mark(s)) ? s->os : NULL;
+}
+
 CDP_API void cdp_store_free(cdp_store *s, void *memory) {
-    if (s) cdp__free(s->os, memory);
+    const cdp_os *const os = cdp__store_os(s);
+    if (os) cdp__free(os, memory);
 }
 
 /* True if it frees the store with it. */
@@ -165,7 +171,8 @@ CDP_API CDP__ONE_COPY void cdp_store_destroy(cdp_store *s) {
 }
 
 CDP_API void cdp_store_request_free(cdp_store *s, cdp_store_request *rq) {
-    if (s) cdp__store_request_drop_results(s->os, rq, cdp__store_request_result_count(rq));
+    const cdp_os *const os = cdp__store_os(s);
+    if (os && rq) cdp__store_request_drop_results(os, rq, cdp__store_request_result_count(rq));
 }
 
 /* A call with one key, in a form that needs no allocation. */

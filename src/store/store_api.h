@@ -141,7 +141,8 @@ CDP_API void cdp_store_set_timeout(cdp_store *store, uint32_t timeout_ms);
 /* Returns that timeout in milliseconds; 0 if `store` is NULL. */
 CDP_API uint32_t cdp_store_timeout(const cdp_store *store);
 
-/* Frees memory that a call on this store returned. NULL is allowed. Any thread may call it. */
+/* Frees memory that a call on this store returned, once, before the store is destroyed; afterwards
+   nothing is freed. NULL is allowed. Any thread may call it. */
 CDP_API void cdp_store_free(cdp_store *store, void *memory);
 
 /* Ends a store: closes its connection or file and frees it. Does not wait for other processes;
@@ -155,7 +156,8 @@ CDP_API void cdp_store_destroy(cdp_store *store);
 CDP_MUST_CHECK CDP_API cdp_status cdp_store_run(
     cdp_store *store, cdp_store_request *request, uint32_t timeout_ms);
 
-/* Frees the results of a request that is done. NULL stores are allowed.
+/* Frees the results of a request that is done, before the store is destroyed; afterwards nothing is
+   freed. A second call does nothing. NULL is allowed.
    If you implement a store: `results` must be one block from os->alloc, and so must each
    results[i].data. If you start requests yourself: where several threads share a client, a request
    can complete just before it is cancelled; its status is then CDP_OK, and it may have results to

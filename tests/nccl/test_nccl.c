@@ -294,6 +294,9 @@ TEST(refusals) {
     void *const dev = gpu_new(NULL, 8); /* device memory, but nothing attached: not a crash */
     GPU(cudaFree(dev));
     cdp_group_destroy(alone);
+    cdp_nccl_free(alone, &p); /* which was destroyed */
+    T(!cdp_nccl_comm(alone) && !cdp_nccl_window(alone, &p));
+    FAILS(CDP_ERR_INVALID, "cdp_nccl_attach", cdp_nccl_alloc(alone, 64, &p));
     clean();
 }
 

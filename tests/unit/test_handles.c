@@ -1310,6 +1310,83 @@ TEST(a_start_ends_once_and_by_its_process) {
     }
 }
 
+/* ---- memory that calls returned -------------------------------------------------------------- */
+
+/* What is freed after its store, is not freed: nobody knows any more whose memory it was. */
+static void frees_after(cdp_store *s) {
+    cdp_store_request rq;
+    const cdp_bytes key = {"k", 1};
+    void *value = NULL, *copy;
+    uint64_t bytes;
+    memset(&rq, 0, sizeof rq);
+    rq.op = CDP_STORE_GET;
+    rq.keys = &key;
+    rq.key_count = 1;
+    T_EQ(CDP_OK, cdp_store_set(s, "k", "v", 1));
+    T_EQ(CDP_OK, cdp_store_run(s, &rq, 0));
+    cdp_store_request_free(s, &rq);
+    T(!rq.results);
+    cdp_store_request_free(s, &rq);
+    cdp_store_request_free(s, NULL);
+    T_EQ(CDP_OK, cdp_store_get(s, "k", &value, &bytes, 0));
+    T_EQ(CDP_OK, cdp_store_run(s, &rq, 0));
+    cdp_store_destroy(s);
+    cdp_store_free(s, value);
+    cdp_store_request_free(s, &rq);
+    T(rq.results && memcmp(value, "v", 1) == 0);
+    cdp__free(cdp_os_default(), value);
+    copy = (void *)(uintptr_t)rq.results[0].data;
+    cdp__free(cdp_os_default(), copy);
+    cdp__free(cdp_os_default(), rq.results);
+}
+
+TEST(results_outlive_their_store) {
+    cdp_store *hash, *view;
+    T_EQ(CDP_OK, cdp_hash_store_create(NULL, &hash));
+    T_EQ(CDP_OK, cdp_prefix_store_create(hash, "p", &view));
+    frees_after(view);
+    frees_after(hash);
+}
+
+static uint32_t own_released;
+static void *own_alloc(void *user, uint64_t bytes) {
+    (void)user;
+    return malloc((size_t)bytes);
+}
+static void own_release(void *user, void *ptr) {
+    (void)user;
+    ++own_released;
+    free(ptr);
+}
+
+TEST(blobs_outlive_their_group) {
+    const cdp_group_desc d = {.world_size = 1};
+    cdp_blob blob, own, freed;
+    cdp_group *g;
+    memset(&blob, 0, sizeof blob);
+    memset(&own, 0, sizeof own);
+    own.alloc = own_alloc;
+    own.release = own_release;
+    own_released = 0;
+    T_EQ(CDP_OK, cdp_group_create(&d, &g));
+    T_EQ(CDP_OK, cdp_allgather_bytes(g, "abc", 3, &own));
+    T_EQ(CDP_OK, cdp_allgather_bytes(g, "abc", 3, &blob));
+    freed = blob;
+    cdp_blob_free(g, &freed);
+    cdp_blob_free(g, &freed);
+    T(!freed.data && !freed.allocated);
+    memset(&blob, 0, sizeof blob);
+    T_EQ(CDP_OK, cdp_allgather_bytes(g, "abc", 3, &blob));
+    cdp_group_destroy(g);
+    cdp_blob_free(g, &own);
+    T_EQ(1, own_released);
+    cdp_blob_free(g, &blob);
+    T_TEXT("cdp_blob_free: this group was destroyed", cdp_last_error()->text);
+    T(blob.allocated && memcmp(blob.data, "abc", 3) == 0);
+    cdp__free(cdp_os_default(), blob.data);
+    T(!cdp_group_backend(g));
+}
+
 /* ---- rpcs and requests ----------------------------------------------------------------------- */
 
 static cdp_rpc_request *request_kept; /* by another thread, before: */
@@ -1615,6 +1692,8 @@ int main(int argc, char **argv) {
         {"an_allocator_is_destroyed_once", an_allocator_is_destroyed_once, 30},
         {"a_snapshot_is_freed_once", a_snapshot_is_freed_once, 30},
         {"a_start_ends_once_and_by_its_process", a_start_ends_once_and_by_its_process, 30},
+        {"results_outlive_their_store", results_outlive_their_store, 20},
+        {"blobs_outlive_their_group", blobs_outlive_their_group, 20},
         {"rpcs_and_requests_end_once", rpcs_and_requests_end_once, 30},
         {"a_child_leaves_trainers_alone", a_child_leaves_trainers_alone, 30},
     };
