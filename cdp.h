@@ -1191,9 +1191,9 @@ CDP_API const cdp_os *cdp_os_default(void);
    wait with `poll_fds`. They take memory from os->alloc (about 50 bytes for each descriptor, at
    most twice that) and a mutex where os->threads has them; a wait costs time that grows with the
    number of descriptors. Call it before anything is made with `os`, in one thread. Cannot fail:
-   watch_open and watch_wait report -ENOMEM later; with `poll_fds` NULL, watch_wait becomes NULL, and
-   whatever is made with `os` is refused (INVALID, "lacks net.watch_wait"). Needs the macro CDP_OS_POLL in this file and in
-   that of the implementation. */
+   watch_open and watch_wait report -ENOMEM later; with `poll_fds` NULL, watch_wait becomes NULL,
+   and whatever is made with `os` is refused (INVALID, "lacks net.watch_wait"). Needs the macro
+   CDP_OS_POLL in this file and in that of the implementation. */
 CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds);
 #endif
 
@@ -6448,10 +6448,16 @@ CDP__PRIVATE void cdp__log_text(
 #endif
 }
 
-/* True if a message of this level is to be made. */
+/* The place of a level that another thread may change; NULL: enums have another size here, as on
+   boards, and their reads and writes are plain. */
+CDP__PRIVATE volatile uint32_t *cdp__log_level_at(const cdp_log_level *level) {
+    return sizeof *level == sizeof(uint32_t) ? (volatile uint32_t *)(uintptr_t)level : NULL;
+}
+
+/* True if a message of this level is to be made. Any thread, without the lock, too. */
 CDP__PRIVATE bool cdp__log_wants(const cdp_logger *l, cdp_log_level level) {
-    const uint32_t most =
-        l->level_at ? cdp__atomic_load_u32(l->level_at, CDP__RELAXED) : (uint32_t)l->level;
+    const volatile uint32_t *const at = l->level_at ? l->level_at : cdp__log_level_at(&l->level);
+    const uint32_t most = at ? cdp__atomic_load_u32(at, CDP__RELAXED) : (uint32_t)l->level;
     return most != CDP_LOG_SILENT && (uint32_t)level <= cdp__def(most, (uint32_t)CDP_LOG_WARN);
 }
 
@@ -19541,8 +19547,13 @@ CDP_API CDP__COLD cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level
             "cdp_group_set_log_level: the level is read from level_at of the logger that the group "
             "was made with; change what that points to");
     cdp__enter(g);
-    for (x = g->w->groups; x; x = x->next)
-        x->desc.logger.level = level;
+    for (x = g->w->groups; x; x = x->next) {
+        volatile uint32_t *const at = cdp__log_level_at(&x->desc.logger.level);
+        if (at)
+            cdp__atomic_store_u32(at, (uint32_t)level, CDP__RELAXED);
+        else
+            x->desc.logger.level = level;
+    }
     cdp__leave(g);
     return CDP_OK;
 }

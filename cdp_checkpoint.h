@@ -259,7 +259,8 @@ typedef struct cdp_ckpt_desc {
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
     bool incremental; /* save: a file whose tensors all have the sums that they have in the newest
-                         step is linked, or copied where links fail, not written; the call reads
+                         step is linked, or copied where links fail, or where that step is
+                         removed meanwhile (up to 64 files of it), not written; the call reads
                          all that this rank would write. Of the older file only name and length
                          are compared: remove a newest step that is damaged before you save */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */
@@ -1624,6 +1625,7 @@ typedef struct cdp__ck_file {
     uint64_t name, data_at, bytes; /* data_at: length of the header with its own length */
     bool synced;                   /* by this rank, while saving */
     bool linked;                   /* while saving: it has its bytes of an earlier step */
+    int32_t held; /* and, on rank 0, this descriptor of that step's file, plus 1; 0: none */
 } cdp__ck_file;
 
 /* A box of a tensor that lies somewhere in files, row-major. */
@@ -2594,21 +2596,22 @@ CDP__PRIVATE int32_t cdp__ck_copy_bytes(cdp__ck_disk *d, int32_t from, int32_t t
     return err;
 }
 
-/* Gives a file of `bytes` bytes a second name; where that does not work, copies it, unsynced. */
+/* Gives a file of `bytes` bytes a second name; where that does not work, copies it, unsynced.
+   `held`: it is open for reading, and may have lost its name (-1: it is not). */
 CDP__PRIVATE int32_t cdp__ck_link_file(
-    cdp__ck_disk *d, const char *from, const char *to, uint64_t bytes) {
+    cdp__ck_disk *d, const char *from, const char *to, uint64_t bytes, int32_t held) {
     const cdp_os_files *const f = &d->os->files;
-    int32_t in, out = -1, err = 0;
+    int32_t in = held, out = -1, err = 0;
     if (f->link_file && f->link_file(d->os->user, from, to) == 0) return 0;
     /* a server may have made the link, and its answer is lost: to empty `to` would empty `from` */
     if (f->link_file) err = -f->remove_file(d->os->user, to);
     if (err && err != ENOENT) return err;
-    err = cdp__ck_open_file(d, from, 0, &in);
+    err = held < 0 ? cdp__ck_open_file(d, from, 0, &in) : 0;
     if (err) return err;
     err = cdp__ck_open_file(d, to, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY, &out);
     if (!err) err = cdp__ck_copy_bytes(d, in, out, bytes);
     cdp__ck_close_file(d, out, &err);
-    cdp__ck_close_file(d, in, &err);
+    if (held < 0) cdp__ck_close_file(d, in, &err);
     return err;
 }
 
@@ -3447,13 +3450,24 @@ CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
     s->lock_file = -1;
 }
 
-/* A file that has not changed is that of the earlier step, which nothing writes to any more. */
+/* Closes the earlier step's files that were opened when they were found to be unchanged. */
+CDP__PRIVATE void cdp__ck_let_go(cdp__ck_save *s) {
+    int32_t err = 0;
+    uint32_t i;
+    for (i = 0; s->t.files && i < s->t.file_count; ++i) {
+        if (s->t.files[i].held) cdp__ck_close_file(&s->disk, s->t.files[i].held - 1, &err);
+        s->t.files[i].held = 0;
+    }
+}
+
+/* A file that has not changed is that of the earlier step, which nothing writes to any more; if it
+   was removed meanwhile, its bytes are copied. */
 CDP__PRIVATE cdp_status cdp__ck_take_file(cdp__ck_save *s, const cdp__ck_file *f) {
     char from[CDP__CK_PATH], to[CDP__CK_PATH];
     int32_t err;
     cdp__ck_path(from, s->from, s->t.text + f->name);
     cdp__ck_path(to, s->folder, s->t.text + f->name);
-    err = cdp__ck_link_file(&s->disk, from, to, f->bytes);
+    err = cdp__ck_link_file(&s->disk, from, to, f->bytes, f->held - 1);
     return err ? cdp__ck_io(err, "cannot link or copy", from) : CDP_OK;
 }
 
@@ -3561,6 +3575,7 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     if (r < 0) return cdp__ck_io(-r, "cannot make the folder", path);
     for (i = 0; st == CDP_OK && i < s->t.file_count; ++i)
         st = cdp__ck_begin_file(s, i);
+    cdp__ck_let_go(s);
     for (i = 0; st == CDP_OK && i < s->tensor_count; ++i) /* files with one begin are neighbours */
         if (!i || s->t.entries[i].begin != s->t.entries[i - 1].begin)
             st = cdp__ck_index_file(s, s->t.entries[i].begin);
@@ -3877,8 +3892,11 @@ CDP__PRIVATE bool cdp__ck_same_entry(const cdp__ck_table *t, const cdp__ck_entry
         == 0;
 }
 
-/* Whether the older step has a file of this name and length on disk. */
-CDP__PRIVATE bool cdp__ck_is_there(const cdp__ck_save *s, const cdp__ck_file *f) {
+#define CDP__CK_HELD 64u /* files of an older step that are open at once */
+
+/* Whether the older step has a file of this name and length on disk, which then stays open: the
+   step may be removed before the file is linked. Of many files the first ones alone stay open. */
+CDP__PRIVATE bool cdp__ck_is_there(cdp__ck_save *s, cdp__ck_file *f, uint32_t *held) {
     const cdp_os *const os = s->disk.os;
     char path[CDP__CK_PATH];
     cdp_file_info info;
@@ -3887,6 +3905,11 @@ CDP__PRIVATE bool cdp__ck_is_there(const cdp__ck_save *s, const cdp__ck_file *f)
     err = cdp__ck_open_file(&s->disk, path, 0, &fd);
     if (err) return false;
     err = -os->files.file_info(os->user, fd, &info);
+    if (!err && info.regular && info.bytes == f->bytes && *held < CDP__CK_HELD) {
+        f->held = fd + 1;
+        ++*held;
+        return true;
+    }
     cdp__ck_close_file(&s->disk, fd, &err);
     return !err && info.regular && info.bytes == f->bytes;
 }
@@ -3894,6 +3917,7 @@ CDP__PRIVATE bool cdp__ck_is_there(const cdp__ck_save *s, const cdp__ck_file *f)
 /* Marks the files that the older step has; entries of a file are all of it. */
 CDP__PRIVATE void cdp__ck_mark_same(cdp__ck_save *s, const cdp__ck_table *old, uint8_t *marks) {
     uint64_t i;
+    uint32_t held = 0;
     if (old->slab != s->t.slab) return;
     memset(marks, 1, (size_t)s->tensor_files);
     for (i = 0; i < s->tensor_count; ++i) {
@@ -3902,7 +3926,7 @@ CDP__PRIVATE void cdp__ck_mark_same(cdp__ck_save *s, const cdp__ck_table *old, u
         if (!was || !cdp__ck_same_entry(&s->t, e, old, was)) marks[e->file] = 0;
     }
     for (i = 0; i < s->tensor_files; ++i)
-        if (marks[i]) marks[i] = cdp__ck_is_there(s, &s->t.files[i]);
+        if (marks[i]) marks[i] = cdp__ck_is_there(s, &s->t.files[i], &held);
 }
 
 /* Rank 0: marks what is the same in the newest step; nothing, if that cannot be read. */
@@ -4118,6 +4142,7 @@ CDP__PRIVATE void cdp__ck_save_close(cdp__ck_save *s) {
     const cdp_os *const os = s->t.os;
     const cdp_error kept = *cdp_last_error();
     if (s->thread) os->threads.join(os, s->thread);
+    cdp__ck_let_go(s);
     if (s->group != s->c->desc.group) cdp_group_destroy(s->group);
     if (s->cond) os->threads.cond_destroy(os, s->cond);
     cdp__lock_close(&s->lock);

@@ -755,9 +755,10 @@ typedef struct cdp_tp_desc {
     bool grad_x_partial;
     /* COLUMN: the layer whose x this one has, too: q for k and v, gate for up (default: none). x is
        gathered once for all of them, and one sum of their gradients is sent. Forward of x_of is
-       called before that of the others, with the same x, and its backward after theirs: it alone
-       writes grad_x. All members above are equal in these layers, except out_features, head and
-       output. x_of is destroyed last */
+       called before that of the others, with the same x. Then each of the others runs backward
+       exactly once, and x_of after all of them: it alone writes grad_x. Where one of these calls
+       has failed, begin again with the forward of x_of. All members above are equal in these
+       layers, except out_features, head and output. x_of is destroyed last */
     cdp_tp *x_of;
     cdp_blas blas;
 } cdp_tp_desc;
@@ -789,7 +790,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tp_forward(
 
 /* The gradients of the last forward. grad_x is written, unless no_grad_x or x_of is set; grad_w
    and grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward.
-   Collective. Errors: as forward; STATE (layers that share x were called in another order). */
+   Collective. Errors: as forward; STATE (layers that share x were called in another order, or
+   again after a failure). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w,
     const void *grad_y, void *grad_x, void *grad_w, void *grad_bias);
 
@@ -8328,7 +8330,8 @@ struct cdp_tp {
     const void *x;          /* what `used` is of */
     void *sum;              /* of the gradients of x; NULL: nobody shares x, or wants a gradient */
     uint32_t sharer_count, summed; /* of sharers, those that ran backward in this turn */
-    uint32_t turn; /* it ends with backward; of a sharer: that of `of` in which it ran backward */
+    uint32_t turn;  /* it ends with backward; of a sharer: that of `of` in which it ran backward */
+    uint32_t begun; /* the turn in which backward has begun to add to gradients */
 };
 
 CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
@@ -8449,11 +8452,21 @@ CDP__DT cdp_status cdp__dt_tp_forward_order(const cdp_tp *tp, const void *x) {
         "cdp_tp_forward: x is not that of the last forward of x_of; pass the same array");
 }
 
-/* Refuses a backward of x_of before that of a sharer, and one of a sharer too many. */
+/* Backward of a layer that shares x adds to gradients from here on. */
+CDP__DT void cdp__dt_tp_adds(cdp_tp *tp) {
+    tp->begun = cdp__dt_tp_gatherer(tp)->turn;
+}
+
+/* Refuses a backward of x_of before that of a sharer, one of a sharer too many, and the second try
+   of one that has failed: it would add to the sum again. */
 CDP__DT cdp_status cdp__dt_tp_backward_order(const cdp_tp *tp) {
     if (tp->of && tp->turn == tp->of->turn)
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "cdp_tp_backward: this layer ran backward already; that of x_of is next");
+    if ((tp->of && tp->begun == tp->of->turn) || (tp->sharer_count && tp->begun == tp->turn))
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_tp_backward: the last call failed after it had added to gradients, which layers "
+            "that share x sum; clear the gradients, and begin again with the forward of x_of");
     if (tp->summed == tp->sharer_count) return CDP_OK;
     return cdp_error_set(CDP_ERR_STATE, -1, 0,
         "cdp_tp_backward: %u of the %u layers that share x ran backward; this one is the last",
@@ -8873,6 +8886,7 @@ CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, con
         g->x = x; /* a layer that shares it goes forward with no other one */
         st = cdp_edge_forward(tp->in, x, g->used);
     }
+    if (st == CDP_OK) cdp__dt_tp_adds(tp);
     const bool weight = st == CDP_OK && grad_w;
     if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : g->used, grad, grad_w, fault);
     const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;

@@ -6097,7 +6097,8 @@ CDP_API cdp_status cdp_elastic_create(const cdp_elastic_desc *desc, cdp_elastic 
     if (!out) return cdp__missing("cdp_elastic_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_elastic_create", "desc");
-    if (cdp__os_whole(desc->tcp ? desc->tcp->group.os : NULL, "cdp_elastic_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(desc->tcp ? desc->tcp->group.os : NULL, "cdp_elastic_create") != CDP_OK)
+        return CDP_ERR_INVALID;
     st = cdp__elastic_check(desc);
     if (st != CDP_OK) return st;
     os = desc->tcp && desc->tcp->group.os ? desc->tcp->group.os : cdp_os_default();

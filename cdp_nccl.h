@@ -247,8 +247,9 @@ CDP_API uint32_t cdp_nccl_version(const cdp_group *group);
    still exist, and the group's are empty, and for a communicator that is being aborted; work of
    further streams: wait for it before. Memory is not released if that work hangs for more than
    twice timeout_ms. Where the group was destroyed, which frees what is left, and for memory that is
-   none of the group's or was freed, cdp_nccl_free() does nothing. Inside a capture nothing can be allocated (STATE), and memory freed there stays
-   until the group is destroyed. Errors: INVALID, NOMEM, IO, STATE. */
+   none of the group's or was freed, cdp_nccl_free() does nothing. Inside a capture nothing can be
+   allocated (STATE), and memory freed there stays until the group is destroyed. Errors: INVALID,
+   NOMEM, IO, STATE. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_nccl_alloc(cdp_group *group, uint64_t bytes, void **out);
 CDP_API void cdp_nccl_free(cdp_group *group, void *data);
 

@@ -13,20 +13,18 @@ static const struct {
 
 /* A small machine has no thread and little memory. */
 static cdp_group_desc train_group_desc(uint32_t rank, cdp_transport *transport, const cdp_os *os) {
-    cdp_group_desc d;
-    memset(&d, 0, sizeof d);
-    d.rank = rank;
-    d.world_size = 2;
-    d.transport = transport;
-    d.os = os;
-    d.timeout_ms = 30000;
-    d.no_thread = true;
-    d.no_spin = true;
-    d.records = 1;
-    d.max_pending = 1;
-    d.stage_bytes = 256;
-    d.operations = 4;
-    d.waits = 2;
+    const cdp_group_desc d = {.rank = rank,
+        .world_size = 2,
+        .transport = transport,
+        .os = os,
+        .timeout_ms = 30000,
+        .no_thread = true,
+        .no_spin = true,
+        .records = 1,
+        .max_pending = 1,
+        .stage_bytes = 256,
+        .operations = 4,
+        .waits = 2};
     return d;
 }
 
@@ -57,21 +55,15 @@ static cdp_status train(
     const cdp_group_desc gd = train_group_desc(rank, transport, os);
     cdp_group *world = NULL;
     cdp_ddp *ddp = NULL;
-    cdp_ddp_desc d;
     cdp_param params[TRAIN_PARAMS];
+    cdp_ddp_desc d = {.params = params, .param_count = TRAIN_PARAMS};
     uint32_t i;
     cdp_status st = cdp_group_create(&gd, &world);
     if (st != CDP_OK) return st;
     model_init(m, rank + 1); /* cdp_ddp_create copies rank 0's parameters to both */
-    memset(params, 0, sizeof params);
-    for (i = 0; i < TRAIN_PARAMS; ++i) {
-        params[i].data = m->v + train_param[i].at;
-        params[i].count = train_param[i].count;
-    }
-    memset(&d, 0, sizeof d);
+    for (i = 0; i < TRAIN_PARAMS; ++i)
+        params[i] = (cdp_param){.data = m->v + train_param[i].at, .count = train_param[i].count};
     d.group = world;
-    d.params = params;
-    d.param_count = TRAIN_PARAMS;
     st = cdp_ddp_create(&d, &ddp);
     if (st == CDP_OK) st = train_steps(m, ddp, rank, loss);
     if (st == CDP_OK) st = cdp_allreduce(world, loss, loss, 1, CDP_DTYPE_F32, CDP_REDUCE_AVG);

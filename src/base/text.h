@@ -204,10 +204,16 @@ CDP__PRIVATE void cdp__log_text(
 #endif
 }
 
-/* True if a message of this level is to be made. */
+/* The place of a level that another thread may change; NULL: enums have another size here, as on
+   boards, and their reads and writes are plain. */
+CDP__PRIVATE volatile uint32_t *cdp__log_level_at(const cdp_log_level *level) {
+    return sizeof *level == sizeof(uint32_t) ? (volatile uint32_t *)(uintptr_t)level : NULL;
+}
+
+/* True if a message of this level is to be made. Any thread, without the lock, too. */
 CDP__PRIVATE bool cdp__log_wants(const cdp_logger *l, cdp_log_level level) {
-    const uint32_t most =
-        l->level_at ? cdp__atomic_load_u32(l->level_at, CDP__RELAXED) : (uint32_t)l->level;
+    const volatile uint32_t *const at = l->level_at ? l->level_at : cdp__log_level_at(&l->level);
+    const uint32_t most = at ? cdp__atomic_load_u32(at, CDP__RELAXED) : (uint32_t)l->level;
     return most != CDP_LOG_SILENT && (uint32_t)level <= cdp__def(most, (uint32_t)CDP_LOG_WARN);
 }
 

@@ -56,6 +56,7 @@ CDP__PRIVATE void cdp__ck_save_close(cdp__ck_save *s) {
     const cdp_os *const os = s->t.os;
     const cdp_error kept = *cdp_last_error();
     if (s->thread) os->threads.join(os, s->thread);
+    cdp__ck_let_go(s);
     if (s->group != s->c->desc.group) cdp_group_destroy(s->group);
     if (s->cond) os->threads.cond_destroy(os, s->cond);
     cdp__lock_close(&s->lock);

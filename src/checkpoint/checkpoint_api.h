@@ -39,7 +39,8 @@ typedef struct cdp_ckpt_desc {
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
     bool incremental; /* save: a file whose tensors all have the sums that they have in the newest
-                         step is linked, or copied where links fail, not written; the call reads
+                         step is linked, or copied where links fail, or where that step is
+                         removed meanwhile (up to 64 files of it), not written; the call reads
                          all that this rank would write. Of the older file only name and length
                          are compared: remove a newest step that is damaged before you save */
     bool no_verify;   /* load: do not compare sums, nor count who holds which element */

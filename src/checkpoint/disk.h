@@ -115,21 +115,22 @@ CDP__PRIVATE int32_t cdp__ck_copy_bytes(cdp__ck_disk *d, int32_t from, int32_t t
     return err;
 }
 
-/* Gives a file of `bytes` bytes a second name; where that does not work, copies it, unsynced. */
+/* Gives a file of `bytes` bytes a second name; where that does not work, copies it, unsynced.
+   `held`: it is open for reading, and may have lost its name (-1: it is not). */
 CDP__PRIVATE int32_t cdp__ck_link_file(
-    cdp__ck_disk *d, const char *from, const char *to, uint64_t bytes) {
+    cdp__ck_disk *d, const char *from, const char *to, uint64_t bytes, int32_t held) {
     const cdp_os_files *const f = &d->os->files;
-    int32_t in, out = -1, err = 0;
+    int32_t in = held, out = -1, err = 0;
     if (f->link_file && f->link_file(d->os->user, from, to) == 0) return 0;
     /* a server may have made the link, and its answer is lost: to empty `to` would empty `from` */
     if (f->link_file) err = -f->remove_file(d->os->user, to);
     if (err && err != ENOENT) return err;
-    err = cdp__ck_open_file(d, from, 0, &in);
+    err = held < 0 ? cdp__ck_open_file(d, from, 0, &in) : 0;
     if (err) return err;
     err = cdp__ck_open_file(d, to, CDP_FILE_WRITE | CDP_FILE_CREATE | CDP_FILE_EMPTY, &out);
     if (!err) err = cdp__ck_copy_bytes(d, in, out, bytes);
     cdp__ck_close_file(d, out, &err);
-    cdp__ck_close_file(d, in, &err);
+    if (held < 0) cdp__ck_close_file(d, in, &err);
     return err;
 }
 

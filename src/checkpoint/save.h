@@ -216,13 +216,24 @@ CDP__PRIVATE void cdp__ck_unlock(cdp__ck_save *s) {
     s->lock_file = -1;
 }
 
-/* A file that has not changed is that of the earlier step, which nothing writes to any more. */
+/* Closes the earlier step's files that were opened when they were found to be unchanged. */
+CDP__PRIVATE void cdp__ck_let_go(cdp__ck_save *s) {
+    int32_t err = 0;
+    uint32_t i;
+    for (i = 0; s->t.files && i < s->t.file_count; ++i) {
+        if (s->t.files[i].held) cdp__ck_close_file(&s->disk, s->t.files[i].held - 1, &err);
+        s->t.files[i].held = 0;
+    }
+}
+
+/* A file that has not changed is that of the earlier step, which nothing writes to any more; if it
+   was removed meanwhile, its bytes are copied. */
 CDP__PRIVATE cdp_status cdp__ck_take_file(cdp__ck_save *s, const cdp__ck_file *f) {
     char from[CDP__CK_PATH], to[CDP__CK_PATH];
     int32_t err;
     cdp__ck_path(from, s->from, s->t.text + f->name);
     cdp__ck_path(to, s->folder, s->t.text + f->name);
-    err = cdp__ck_link_file(&s->disk, from, to, f->bytes);
+    err = cdp__ck_link_file(&s->disk, from, to, f->bytes, f->held - 1);
     return err ? cdp__ck_io(err, "cannot link or copy", from) : CDP_OK;
 }
 
@@ -330,6 +341,7 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     if (r < 0) return cdp__ck_io(-r, "cannot make the folder", path);
     for (i = 0; st == CDP_OK && i < s->t.file_count; ++i)
         st = cdp__ck_begin_file(s, i);
+    cdp__ck_let_go(s);
     for (i = 0; st == CDP_OK && i < s->tensor_count; ++i) /* files with one begin are neighbours */
         if (!i || s->t.entries[i].begin != s->t.entries[i - 1].begin)
             st = cdp__ck_index_file(s, s->t.entries[i].begin);

@@ -40,6 +40,7 @@ typedef struct cdp__ck_file {
     uint64_t name, data_at, bytes; /* data_at: length of the header with its own length */
     bool synced;                   /* by this rank, while saving */
     bool linked;                   /* while saving: it has its bytes of an earlier step */
+    int32_t held; /* and, on rank 0, this descriptor of that step's file, plus 1; 0: none */
 } cdp__ck_file;
 
 /* A box of a tensor that lies somewhere in files, row-major. */

@@ -49,8 +49,11 @@ CDP__PRIVATE bool cdp__ck_same_entry(const cdp__ck_table *t, const cdp__ck_entry
         == 0;
 }
 
-/* Whether the older step has a file of this name and length on disk. */
-CDP__PRIVATE bool cdp__ck_is_there(const cdp__ck_save *s, const cdp__ck_file *f) {
+#define CDP__CK_HELD 64u /* files of an older step that are open at once */
+
+/* Whether the older step has a file of this name and length on disk, which then stays open: the
+   step may be removed before the file is linked. Of many files the first ones alone stay open. */
+CDP__PRIVATE bool cdp__ck_is_there(cdp__ck_save *s, cdp__ck_file *f, uint32_t *held) {
     const cdp_os *const os = s->disk.os;
     char path[CDP__CK_PATH];
     cdp_file_info info;
@@ -59,6 +62,11 @@ CDP__PRIVATE bool cdp__ck_is_there(const cdp__ck_save *s, const cdp__ck_file *f)
     err = cdp__ck_open_file(&s->disk, path, 0, &fd);
     if (err) return false;
     err = -os->files.file_info(os->user, fd, &info);
+    if (!err && info.regular && info.bytes == f->bytes && *held < CDP__CK_HELD) {
+        f->held = fd + 1;
+        ++*held;
+        return true;
+    }
     cdp__ck_close_file(&s->disk, fd, &err);
     return !err && info.regular && info.bytes == f->bytes;
 }
@@ -66,6 +74,7 @@ CDP__PRIVATE bool cdp__ck_is_there(const cdp__ck_save *s, const cdp__ck_file *f)
 /* Marks the files that the older step has; entries of a file are all of it. */
 CDP__PRIVATE void cdp__ck_mark_same(cdp__ck_save *s, const cdp__ck_table *old, uint8_t *marks) {
     uint64_t i;
+    uint32_t held = 0;
     if (old->slab != s->t.slab) return;
     memset(marks, 1, (size_t)s->tensor_files);
     for (i = 0; i < s->tensor_count; ++i) {
@@ -74,7 +83,7 @@ CDP__PRIVATE void cdp__ck_mark_same(cdp__ck_save *s, const cdp__ck_table *old, u
         if (!was || !cdp__ck_same_entry(&s->t, e, old, was)) marks[e->file] = 0;
     }
     for (i = 0; i < s->tensor_files; ++i)
-        if (marks[i]) marks[i] = cdp__ck_is_there(s, &s->t.files[i]);
+        if (marks[i]) marks[i] = cdp__ck_is_there(s, &s->t.files[i], &held);
 }
 
 /* Rank 0: marks what is the same in the newest step; nothing, if that cannot be read. */

@@ -44,7 +44,8 @@ struct cdp_tp {
     const void *x;          /* what `used` is of */
     void *sum;              /* of the gradients of x; NULL: nobody shares x, or wants a gradient */
     uint32_t sharer_count, summed; /* of sharers, those that ran backward in this turn */
-    uint32_t turn; /* it ends with backward; of a sharer: that of `of` in which it ran backward */
+    uint32_t turn;  /* it ends with backward; of a sharer: that of `of` in which it ran backward */
+    uint32_t begun; /* the turn in which backward has begun to add to gradients */
 };
 
 CDP__DT cdp_status cdp__dt_tp_wrong(const char *why) {
@@ -165,11 +166,21 @@ CDP__DT cdp_status cdp__dt_tp_forward_order(const cdp_tp *tp, const void *x) {
         "cdp_tp_forward: x is not that of the last forward of x_of; pass the same array");
 }
 
-/* Refuses a backward of x_of before that of a sharer, and one of a sharer too many. */
+/* Backward of a layer that shares x adds to gradients from here on. */
+CDP__DT void cdp__dt_tp_adds(cdp_tp *tp) {
+    tp->begun = cdp__dt_tp_gatherer(tp)->turn;
+}
+
+/* Refuses a backward of x_of before that of a sharer, one of a sharer too many, and the second try
+   of one that has failed: it would add to the sum again. */
 CDP__DT cdp_status cdp__dt_tp_backward_order(const cdp_tp *tp) {
     if (tp->of && tp->turn == tp->of->turn)
         return cdp_error_set(CDP_ERR_STATE, -1, 0,
             "cdp_tp_backward: this layer ran backward already; that of x_of is next");
+    if ((tp->of && tp->begun == tp->of->turn) || (tp->sharer_count && tp->begun == tp->turn))
+        return cdp_error_set(CDP_ERR_STATE, -1, 0,
+            "cdp_tp_backward: the last call failed after it had added to gradients, which layers "
+            "that share x sum; clear the gradients, and begin again with the forward of x_of");
     if (tp->summed == tp->sharer_count) return CDP_OK;
     return cdp_error_set(CDP_ERR_STATE, -1, 0,
         "cdp_tp_backward: %u of the %u layers that share x ran backward; this one is the last",

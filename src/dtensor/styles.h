@@ -439,6 +439,7 @@ CDP__DT cdp_status cdp__dt_tp_back(cdp_tp *tp, const void *x, const void *w, con
         g->x = x; /* a layer that shares it goes forward with no other one */
         st = cdp_edge_forward(tp->in, x, g->used);
     }
+    if (st == CDP_OK) cdp__dt_tp_adds(tp);
     const bool weight = st == CDP_OK && grad_w;
     if (weight) st = cdp__dt_tp_weight(tp, tp->in_same ? x : g->used, grad, grad_w, fault);
     const bool bias = st == CDP_OK && grad_bias && !tp->desc.embedding;

@@ -60,9 +60,10 @@ typedef struct cdp_tp_desc {
     bool grad_x_partial;
     /* COLUMN: the layer whose x this one has, too: q for k and v, gate for up (default: none). x is
        gathered once for all of them, and one sum of their gradients is sent. Forward of x_of is
-       called before that of the others, with the same x, and its backward after theirs: it alone
-       writes grad_x. All members above are equal in these layers, except out_features, head and
-       output. x_of is destroyed last */
+       called before that of the others, with the same x. Then each of the others runs backward
+       exactly once, and x_of after all of them: it alone writes grad_x. Where one of these calls
+       has failed, begin again with the forward of x_of. All members above are equal in these
+       layers, except out_features, head and output. x_of is destroyed last */
     cdp_tp *x_of;
     cdp_blas blas;
 } cdp_tp_desc;
@@ -94,7 +95,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_tp_forward(
 
 /* The gradients of the last forward. grad_x is written, unless no_grad_x or x_of is set; grad_w
    and grad_bias are added to, and may be NULL on all ranks alike. x and w as in forward.
-   Collective. Errors: as forward; STATE (layers that share x were called in another order). */
+   Collective. Errors: as forward; STATE (layers that share x were called in another order, or
+   again after a failure). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tp_backward(cdp_tp *tp, const void *x, const void *w,
     const void *grad_y, void *grad_x, void *grad_w, void *grad_bias);
 

@@ -35,8 +35,13 @@ CDP_API CDP__COLD cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level
             "cdp_group_set_log_level: the level is read from level_at of the logger that the group "
             "was made with; change what that points to");
     cdp__enter(g);
-    for (x = g->w->groups; x; x = x->next)
-        x->desc.logger.level = level;
+    for (x = g->w->groups; x; x = x->next) {
+        volatile uint32_t *const at = cdp__log_level_at(&x->desc.logger.level);
+        if (at)
+            cdp__atomic_store_u32(at, (uint32_t)level, CDP__RELAXED);
+        else
+            x->desc.logger.level = level;
+    }
     cdp__leave(g);
     return CDP_OK;
 }

@@ -149,15 +149,7 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
 
 CDP__PRIVATE void cdp__mem_warn(const cdp_mem *m, const char *text) {
     const cdp_logger *const l = &m->desc.logger;
-    const uint32_t most = l->level_at ? *l->level_at : (uint32_t)l->level;
-    if (most > CDP_LOG_DEBUG || most == CDP_LOG_ERROR) return;
-    if (l->func) {
-        l->func(CDP_LOG_WARN, text, -1, l->user);
-        return;
-    }
-#ifndef CDP_NO_STDIO
-    fprintf(stderr, "cdp: %s\n", text);
-#endif
+    if (cdp__log_wants(l, CDP_LOG_WARN)) cdp__log_text(l, CDP_LOG_WARN, -1, text);
 }
 
 CDP__PRIVATE int cdp__mem_holders_order(const void *a, const void *b) {

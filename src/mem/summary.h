@@ -61,22 +61,21 @@ CDP__PRIVATE uint32_t cdp__mem_held_copy(const cdp_mem *m, cdp_mem_held *rows) {
 }
 
 /* All rows, the largest first, in memory that the caller frees; NULL: nothing is recorded, or there
-   is no memory. */
-CDP__PRIVATE cdp_mem_held *cdp__mem_held_rows(const cdp_mem *m, uint32_t *count) {
+   is no memory for them (*recorded). */
+CDP__PRIVATE cdp_mem_held *cdp__mem_held_rows(const cdp_mem *m, uint32_t *count, bool *recorded) {
     cdp_mem_held *rows = NULL;
     uint32_t room = 0;
-    bool wanted;
     for (*count = 0;;) {
         uint32_t needed;
         cdp__mem_lock(m);
         needed = m->log.labels.used + 1;
-        wanted = m->log.labels.os != NULL;
-        if (wanted && needed <= room) *count = cdp__mem_held_copy(m, rows);
+        *recorded = m->log.labels.os != NULL;
+        if (*recorded && needed <= room) *count = cdp__mem_held_copy(m, rows);
         cdp__mem_unlock(m);
-        if (wanted && needed <= room) break;
+        if (*recorded && needed <= room) break;
         cdp__free(m->os, rows);
         rows = NULL;
-        if (!wanted) return NULL;
+        if (!*recorded) return NULL;
         room = needed + 8;
         rows = (cdp_mem_held *)cdp__alloc(m->os, room * sizeof *rows);
         if (!rows) return NULL;
@@ -88,8 +87,9 @@ CDP__PRIVATE cdp_mem_held *cdp__mem_held_rows(const cdp_mem *m, uint32_t *count)
 CDP_API uint32_t cdp_mem_held_by(const cdp_mem *mem, cdp_mem_held *out, uint32_t room) {
     cdp_mem_held *rows;
     uint32_t count;
+    bool recorded;
     if (!cdp__mem_lives(mem)) return 0;
-    rows = cdp__mem_held_rows(mem, &count);
+    rows = cdp__mem_held_rows(mem, &count, &recorded);
     if (rows && out) memcpy(out, rows, (size_t)cdp__min(count, room) * sizeof *rows);
     cdp__free(mem->os, rows);
     return count;
@@ -175,15 +175,18 @@ CDP_API uint64_t cdp_mem_summary(const cdp_mem *mem, char *text, uint64_t room) 
     cdp_mem_stats stats;
     cdp_mem_held *rows;
     uint32_t count;
+    bool recorded;
     (void)cdp__text_end(&t);
     if (!cdp__mem_lives(mem)) return 0;
     stats = cdp_mem_stats_of(mem);
-    rows = cdp__mem_held_rows(mem, &count);
+    rows = cdp__mem_held_rows(mem, &count, &recorded);
     cdp__text_add(&t, "memory of %s: %llu requests failed, %llu retries\n", mem->base.source.name,
         (unsigned long long)stats.ooms, (unsigned long long)stats.alloc_retries);
     cdp__mem_summary_stats(&t, &stats);
     if (rows)
         cdp__mem_summary_labels(&t, rows, count);
+    else if (recorded)
+        cdp__text_add(&t, "labels: out of memory: the os has none for a list of them\n");
     else
         cdp__text_add(&t, "labels: nothing is recorded (see desc.record)\n");
     cdp__free(mem->os, rows);
@@ -217,10 +220,11 @@ CDP_API uint64_t cdp_mem_json_line(const cdp_mem *mem, uint64_t step, char *text
     cdp_mem_stats s;
     cdp_mem_held *rows;
     uint32_t count;
+    bool recorded;
     (void)cdp__text_end(&t);
     if (!cdp__mem_lives(mem)) return 0;
     s = cdp_mem_stats_of(mem);
-    rows = cdp__mem_held_rows(mem, &count);
+    rows = cdp__mem_held_rows(mem, &count, &recorded);
     cdp__text_add(&t, "{\"step\":%llu,\"device\":%u", (unsigned long long)step, mem->desc.device);
     cdp__mem_line_number(&t, "time_us", mem->desc.wall_us(mem->desc.wall_user));
     cdp__mem_line_stat(&t, "allocated_bytes", &s.allocated_bytes[0]);

@@ -315,9 +315,9 @@ CDP_API const cdp_os *cdp_os_default(void);
    wait with `poll_fds`. They take memory from os->alloc (about 50 bytes for each descriptor, at
    most twice that) and a mutex where os->threads has them; a wait costs time that grows with the
    number of descriptors. Call it before anything is made with `os`, in one thread. Cannot fail:
-   watch_open and watch_wait report -ENOMEM later; with `poll_fds` NULL, watch_wait becomes NULL, and
-   whatever is made with `os` is refused (INVALID, "lacks net.watch_wait"). Needs the macro CDP_OS_POLL in this file and in
-   that of the implementation. */
+   watch_open and watch_wait report -ENOMEM later; with `poll_fds` NULL, watch_wait becomes NULL,
+   and whatever is made with `os` is refused (INVALID, "lacks net.watch_wait"). Needs the macro
+   CDP_OS_POLL in this file and in that of the implementation. */
 CDP_API void cdp_os_use_poll(cdp_os *os, cdp_poll_func *poll_fds);
 #endif
 

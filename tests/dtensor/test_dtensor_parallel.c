@@ -923,6 +923,19 @@ static void share_order_run(cdp_group *g, void *arg) {
         cdp_tp_backward(tp[0], p->x, w, y, dx, NULL, NULL));
     share_pass(m, &c, tp, p, p->x, dx); /* forward of x_of begins anew */
     T(piece_is(&cdp_tp_layouts_of(tp[0])->x, p->dx, dx));
+    for (uint32_t k = 0; k < 3; ++k) /* a call that added, and failed then, has no second try */
+        OK(cdp_tp_forward(tp[k], p->x, p->piece[k].w, p->piece[k].bias, p->piece[k].y));
+    tp[1]->begun = tp[0]->turn;
+    REFUSED(CDP_ERR_STATE, "begin again with the forward of x_of",
+        cdp_tp_backward(tp[1], p->x, w, y, NULL, NULL, NULL));
+    tp[1]->begun = 0;
+    OK(cdp_tp_backward(tp[1], p->x, w, y, NULL, NULL, NULL));
+    OK(cdp_tp_backward(tp[2], p->x, w, y, NULL, NULL, NULL));
+    tp[0]->begun = tp[0]->turn;
+    REFUSED(CDP_ERR_STATE, "begin again with the forward of x_of",
+        cdp_tp_backward(tp[0], p->x, w, y, dx, NULL, NULL));
+    share_pass(m, &c, tp, p, p->x, dx);
+    T(piece_is(&cdp_tp_layouts_of(tp[0])->x, p->dx, dx));
     if (cdp_rank(g) == 0) { /* a product fails on one rank, and no rank waits */
         tp[1]->desc.blas.gemm = gemm_that_fails;
         tp[1]->desc.blas.user = &calls;

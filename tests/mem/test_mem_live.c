@@ -289,6 +289,34 @@ TEST(a_summary_for_people) {
     cdp_mem_destroy(m);
 }
 
+static bool out_of_host;
+static void *host_or_none(void *user, uint64_t bytes) {
+    return out_of_host ? NULL : cdp_os_default()->alloc(user, bytes);
+}
+
+/* A summary has no rows without host memory for them, and says that. */
+TEST(a_summary_without_memory) {
+    fake f = {.numbers = true};
+    cdp_mem_source source = fake_source(&f);
+    cdp_os os = *cdp_os_default();
+    const cdp_mem_desc d = {.source = &source,
+        .os = &os,
+        .record = {.history = CDP_MEM_HISTORY_STATE, .context = CDP_MEM_CONTEXT_NONE}};
+    cdp_mem *m = NULL;
+    char text[8192];
+    os.alloc = host_or_none;
+    OK(cdp_mem_create(&d, &m));
+    void *const w = take(m, "weights", 4 * MIB);
+    out_of_host = true;
+    (void)cdp_mem_summary(m, text, sizeof text);
+    out_of_host = false;
+    T_TEXT("labels: out of memory: ", text);
+    (void)cdp_mem_summary(m, text, sizeof text);
+    T_TEXT("weights                        4.0 MiB", text);
+    OK(cdp_mem_free(m, w));
+    cdp_mem_destroy(m);
+}
+
 static uint64_t noon(void *user) {
     (void)user;
     return 1234567;
@@ -437,6 +465,7 @@ int main(int argc, char **argv) {
         {"scopes_survive_a_reset", scopes_survive_a_reset, 10},
         {"scopes_know_waiting_frees", scopes_know_waiting_frees, 10},
         {"a_summary_for_people", a_summary_for_people, 10},
+        {"a_summary_without_memory", a_summary_without_memory, 10},
         {"a_line_of_json_per_step", a_line_of_json_per_step, 10},
         {"levels_are_watched", levels_are_watched, 10},
         {"a_recorder_is_watched", a_recorder_is_watched, 10}};

@@ -1329,6 +1329,39 @@ static uint64_t names_of(uint64_t step, const char *name) {
     return names;
 }
 
+/* The step that is removed when the next save asks for random numbers, which it does after it has
+   found files to link; 0: none. */
+static uint64_t removes_step;
+
+static cdp_status random_and_remove(void *user, void *dst, uint64_t bytes) {
+    char command[700];
+    if (removes_step) {
+        snprintf(command, sizeof command, "rm -r %s/step-%08u", folder, (unsigned)removes_step);
+        T_EQ(0, system(command));
+    }
+    removes_step = 0;
+    return cdp_os_default()->random(user, dst, bytes);
+}
+
+/* Somebody removes the older step just then: what was to be linked is there all the same. */
+TEST(a_step_that_is_removed_while_the_next_one_begins) {
+    cdp_os os = *cdp_os_default();
+    os.random = random_and_remove;
+    for (uint32_t ranks = 1; ranks <= 2; ++ranks) {
+        again a = {.os = &os, .how = "S0", .step = 1};
+        folder_new();
+        run_ranks(ranks, NULL, 0, again_ranks, &a);
+        removes_step = 1;
+        a.step = 2;
+        a.half = 1;
+        run_ranks(ranks, NULL, 0, again_ranks, &a);
+        T_EQ(0, removes_step);
+        T(a.info.linked_files > 0);
+        T_EQ(1, names_of(2, "cut"));
+        folder_gone();
+    }
+}
+
 static void step_loads(uint64_t step, uint32_t saved_ranks) {
     run l = {.how = "S1", .step = step, .saved_ranks = saved_ranks};
     run_ranks(2, NULL, 0, load_ranks, &l);
@@ -1557,6 +1590,8 @@ int main(int argc, char **argv) {
             a_step_is_saved_where_a_rest_of_it_is_and_loaded_by_its_own_name, 30},
         {"what_cannot_be_swept_holds_up_no_save", what_cannot_be_swept_holds_up_no_save, 30},
         {"a_forked_process_keeps_no_lock", a_forked_process_keeps_no_lock, 30},
+        {"a_step_that_is_removed_while_the_next_one_begins",
+            a_step_that_is_removed_while_the_next_one_begins, 30},
         {"a_step_that_cannot_be_read_is_not_removed", a_step_that_cannot_be_read_is_not_removed,
             30},
         {"each_file_is_synced_once", each_file_is_synced_once, 30},

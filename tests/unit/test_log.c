@@ -238,6 +238,31 @@ TEST(a_start_says_how_ranks_have_met) {
     T_TEXT("INFO this is rank 1 of 2 ranks; 1 host", heard.text[1]);
 }
 
+static uint32_t stops_changing;
+static void *changes_level(void *arg) {
+    while (!__atomic_load_n(&stops_changing, __ATOMIC_ACQUIRE)) {
+        T_EQ(CDP_OK, cdp_group_set_log_level((cdp_group *)arg, CDP_LOG_DEBUG));
+        T_EQ(CDP_OK, cdp_group_set_log_level((cdp_group *)arg, CDP_LOG_ERROR));
+    }
+    return NULL;
+}
+
+/* Lines are made without the group's lock, too, as hooks of a ddp do; for ThreadSanitizer. */
+TEST(the_level_changes_while_others_log) {
+    const cdp_group_desc d = {.world_size = 1, .logger = listener(CDP_LOG_ERROR)};
+    cdp_group *g;
+    pthread_t t;
+    deaf();
+    if (!T_EQ(CDP_OK, cdp_group_create(&d, &g))) return;
+    stops_changing = 0;
+    T(pthread_create(&t, NULL, changes_level, g) == 0);
+    for (uint32_t i = 0; i < 100000 && heard.lines[0] < 20; ++i)
+        cdp__log(&cdp_group_desc_of(g)->logger, CDP_LOG_WARN, 0, "a line of a hook");
+    __atomic_store_n(&stops_changing, 1, __ATOMIC_RELEASE);
+    pthread_join(t, NULL);
+    cdp_group_destroy(g);
+}
+
 int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"a_group_says_its_settings", a_group_says_its_settings, 20},
@@ -250,6 +275,7 @@ int main(int argc, char **argv) {
             a_ddp_says_its_settings_and_statistics_at_chosen_steps, 20},
         {"a_ddp_that_is_made_in_frames_says_its_settings",
             a_ddp_that_is_made_in_frames_says_its_settings, 20},
+        {"the_level_changes_while_others_log", the_level_changes_while_others_log, 30},
         {"a_start_says_how_ranks_have_met", a_start_says_how_ranks_have_met, 20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -241,11 +241,12 @@ static cdp_status finds_checkpoint(const cdp_os *os) {
     return cdp_ckpt_newest("/tmp/test_os_lacks", os, &step);
 }
 
-static cdp_status (*const calls[])(const cdp_os *os) = {makes_group, makes_hub, makes_hook,
-    connects, makes_hash_store, makes_file_store, makes_custom_store, makes_server, makes_client,
-    makes_quorum_store, makes_elastic, makes_schedule, chooses_schedule, samples, makes_loader,
-    opens_tokens, makes_mem, makes_source, makes_source_of, reads_mem, makes_checkpoint,
-    previews_checkpoint, opens_checkpoint, finds_checkpoint};
+typedef cdp_status (*call_with)(const cdp_os *os);
+static const call_with calls[] = {makes_group, makes_hub, makes_hook, connects, makes_hash_store,
+    makes_file_store, makes_custom_store, makes_server, makes_client, makes_quorum_store,
+    makes_elastic, makes_schedule, chooses_schedule, samples, makes_loader, opens_tokens, makes_mem,
+    makes_source, makes_source_of, reads_mem, makes_checkpoint, previews_checkpoint,
+    opens_checkpoint, finds_checkpoint};
 
 static void all_refuse(const cdp_os *os, const char *name) {
     for (uint32_t i = 0; i < sizeof calls / sizeof *calls; ++i)
@@ -254,17 +255,18 @@ static void all_refuse(const cdp_os *os, const char *name) {
 
 /* ---- every function ---- */
 
-#define ROW(member) {"this cdp_os lacks " #member ": set it", offsetof(cdp_os, member)}
+#define ROW(member) \
+    { "this cdp_os lacks " #member ": set it", offsetof(cdp_os, member) }
 static const struct row {
     const char *says;
     size_t at;
-} rows[] = {ROW(alloc), ROW(release), ROW(now_ns), ROW(random), ROW(net.resolve),
-    ROW(net.recv_iov), ROW(net.watch_wait), ROW(net.wake_clear), ROW(threads.join),
-    ROW(threads.cond_broadcast), ROW(shared.map), ROW(shared.unmap), ROW(shared.pass_open),
-    ROW(shared.pass), ROW(shared.process_open), ROW(files.close_file), ROW(files.read_at),
-    ROW(files.write_at), ROW(files.cut_file), ROW(files.lock_file), ROW(files.file_info),
-    ROW(files.remove_file), ROW(files.rename_file), ROW(files.sync_file), ROW(files.sync_folder),
-    ROW(files.make_folder), ROW(files.remove_folder), ROW(files.list_folder)};
+} rows[] = {ROW(alloc), ROW(release), ROW(now_ns), ROW(random), ROW(net.resolve), ROW(net.recv_iov),
+    ROW(net.watch_wait), ROW(net.wake_clear), ROW(threads.join), ROW(threads.cond_broadcast),
+    ROW(shared.map), ROW(shared.unmap), ROW(shared.pass_open), ROW(shared.pass),
+    ROW(shared.process_open), ROW(files.close_file), ROW(files.read_at), ROW(files.write_at),
+    ROW(files.cut_file), ROW(files.lock_file), ROW(files.file_info), ROW(files.remove_file),
+    ROW(files.rename_file), ROW(files.sync_file), ROW(files.sync_folder), ROW(files.make_folder),
+    ROW(files.remove_folder), ROW(files.list_folder)};
 
 /* The default os without one function; false: it has none. */
 static bool os_without(const struct row *row, cdp_os *os) {
@@ -325,8 +327,8 @@ int main(int argc, char **argv) {
         {"a_missing_function_is_named_by_every_call", a_missing_function_is_named_by_every_call,
             60},
         {"what_may_be_missing_is_not_asked_for", what_may_be_missing_is_not_asked_for, 20},
-        {"watches_without_a_poll_function_are_refused",
-            watches_without_a_poll_function_are_refused, 20},
+        {"watches_without_a_poll_function_are_refused", watches_without_a_poll_function_are_refused,
+            20},
     };
     return test_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
 }
