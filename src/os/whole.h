@@ -7,7 +7,7 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
-#include "../base/error_api.h"
+#include "../message/transport_api.h"
 #include "os_api.h"
 #include "../base/compiler.h"
 
