@@ -171,6 +171,18 @@ typedef struct cdp_mem_source {
     cdp_status (*event_query)(void *user, void *event); /* OK: passed; PENDING; or an error   */
     /* Optional: whether a graph is being captured from this stream. */
     bool (*capturing)(void *user, void *stream);
+    /* Optional, all five or none: segments that grow (desc.expandable). A range of addresses gets
+       memory in its pages: every `at` of map and unmap lies a multiple of page_bytes after the
+       start of its range, and `bytes` is a multiple, too. page_bytes: 4096 or more. */
+    uint64_t page_bytes;
+    /* Reserve addresses, aligned to 512, without memory: `least` bytes or more, a multiple of
+       page_bytes; *bytes says how many. As many as the device has bytes is a good size. */
+    cdp_status (*range_reserve)(void *user, uint64_t least, void **at, uint64_t *bytes);
+    void (*range_release)(void *user, void *at, uint64_t bytes); /* nothing is mapped in it        */
+    /* Give these pages memory. If this fails, none of them has any. NOMEM: as for reserve. */
+    cdp_status (*map)(void *user, void *at, uint64_t bytes);
+    /* Take their memory away, after the work that `stream` holds: only that may still use it. */
+    cdp_status (*unmap)(void *user, void *at, uint64_t bytes, void *stream);
     /* Optional: called once, by cdp_mem_destroy or cdp_mem_pool_destroy. */
     void (*destroy)(void *user);
 } cdp_mem_source;
@@ -219,8 +231,8 @@ typedef enum cdp_mem_stacks {
     CDP_MEM_STACKS_SITE
 } cdp_mem_stacks;
 
-/* Kinds of events, as PyTorch names them. MAP and UNMAP are of allocators whose segments grow:
-   PyTorch's, and those that cdp_mem_note_event() records. */
+/* Kinds of events, as PyTorch names them. MAP and UNMAP are of segments that grow: of
+   desc.expandable, of PyTorch, and those that cdp_mem_note_event() records. */
 typedef enum cdp_mem_action {
     CDP_MEM_ALLOC = 0,
     CDP_MEM_FREE_REQUESTED,
@@ -266,6 +278,10 @@ typedef struct cdp_mem_desc {
     uint64_t large_segment_bytes; /* for requests from 1 to 10 MiB (default: 20 MiB)            */
     const uint32_t *roundup_divisions; /* NULL, or 16 numbers for sizes from 1, 2, 4 MiB .. 32
                                      GiB; 0, or a power of two up to 64                         */
+    /* Segments grow and shrink by pages, which cures fragmentation: the source must have map and
+       unmap, and max_split_bytes and no_cache be 0. Pools that are fixed, made with no_split or
+       over a source without map have ordinary segments (default: off). */
+    bool expandable;
     double gc_threshold;        /* of the limit, between 0 and 1 (default: 0, no collection)  */
     bool coarse_bins;           /* 32 bins for each power of two in place of one for each
                                      size: 10 KiB a stream in place of 40; worse fit            */
@@ -282,7 +298,7 @@ typedef struct cdp_mem_desc {
 
 /* Read settings in PyTorch's form, "max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]",
    into `desc`. `divisions` has 16 numbers and must live until cdp_mem_create. Known:
-   max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb,
+   max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, expandable_segments,
    garbage_collection_threshold, roundup_power2_divisions. Errors: INVALID (names the word that is
    unknown or out of range); `desc` is then unchanged. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_settings_read(
@@ -795,6 +811,7 @@ typedef struct cdp__mem_use cdp__mem_use;
 typedef struct cdp__mem_part cdp__mem_part;
 typedef struct cdp__mem_span cdp__mem_span;
 typedef struct cdp__mem_arena cdp__mem_arena;
+typedef struct cdp__mem_range cdp__mem_range;
 
 /* A block: a part of a segment (a span). It is in use, waiting for streams, or free. */
 struct cdp__mem_part {
@@ -815,20 +832,31 @@ struct cdp__mem_part {
 struct cdp__mem_span { /* a segment */
     uint64_t at, size;
     cdp__mem_arena *arena;
-    cdp__mem_part *first;
+    cdp__mem_part *first, *last;
     cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
     bool reported;   /* of another allocator, which reports its end */
     bool unrecorded; /* its beginning was left out, so its end is, too */
-    bool grows;      /* of another allocator, which maps single pages */
+    bool grows;      /* single pages are mapped and unmapped */
+    cdp__mem_range *range;        /* of our own that grow: the addresses that it is part of */
+    cdp__mem_span *below, *above; /* in this range, in the order of addresses               */
+};
+
+/* Addresses of one arena and size class. Its segments are the mapped parts; unmapped pages lie
+   between any two of them. */
+struct cdp__mem_range {
+    uint64_t at, size;
+    cdp__mem_span *first;
+    cdp__mem_range *next;
 };
 
 struct cdp__mem_arena { /* the blocks of one pool for one stream */
     cdp_mem_pool *pool;
     void *stream;
     struct cdp__mem_bins *bins[2]; /* small, large; made when needed */
+    cdp__mem_range *ranges[2];     /* likewise                       */
     cdp__mem_arena *next;
 };
 
@@ -1866,7 +1894,10 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_rest(cdp_mem *m, cdp__mem_part *p, uin
     rest->span = p->span;
     rest->prev = p;
     rest->next = p->next;
-    if (rest->next) rest->next->prev = rest;
+    if (rest->next)
+        rest->next->prev = rest;
+    else
+        rest->span->last = rest;
     p->next = rest;
     p->size = size;
     return rest;
@@ -1902,7 +1933,10 @@ CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
         cdp__mem_bins_take(b, next);
         p->size += next->size;
         p->next = next->next;
-        if (p->next) p->next->prev = p;
+        if (p->next)
+            p->next->prev = p;
+        else
+            p->span->last = p;
         cdp__mem_part_drop(m, next);
         ++merged;
     }
@@ -1910,7 +1944,10 @@ CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
         cdp__mem_bins_take(b, prev);
         prev->size += p->size;
         prev->next = p->next;
-        if (prev->next) prev->next->prev = prev;
+        if (prev->next)
+            prev->next->prev = prev;
+        else
+            prev->span->last = prev;
         cdp__mem_part_drop(m, p);
         p = prev;
         ++merged;
@@ -1937,9 +1974,9 @@ CDP__PRIVATE void cdp__mem_call_watchers(
     }
 }
 
-/* Adds a segment with one block, which is in no list. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
-    cdp_mem *m, cdp__mem_arena *arena, uint64_t at, uint64_t size, bool large) {
+/* Adds a segment with one block, which is in no list. `action`: SEGMENT_ALLOC or _MAP. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(cdp_mem *m, cdp_mem_action action,
+    cdp__mem_arena *arena, uint64_t at, uint64_t size, bool large) {
     cdp__mem_span *const s = m->unused_spans;
     cdp__mem_part *const p = cdp__mem_part_new(m, at, size);
     m->unused_spans = s->next;
@@ -1947,8 +1984,9 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     s->at = at;
     s->size = size;
     s->arena = arena;
-    s->first = p;
+    s->first = s->last = p;
     s->large = large;
+    s->grows = action == CDP_MEM_SEGMENT_MAP;
     s->prev = m->last_span;
     if (s->prev)
         s->prev->next = s;
@@ -1960,13 +1998,22 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     cdp__mem_up(&m->tally.segment, large, 1);
     cdp__mem_up(&m->tally.reserved_bytes, large, size);
     if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
-    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
+    cdp__mem_call_watchers(m, action, at, size, arena->pool);
     return p;
 }
 
-/* Removes a segment whose only block is in no list. */
-CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
-    cdp__mem_part_drop(m, s->first);
+/* Takes a segment out of its range. */
+CDP__PRIVATE void cdp__mem_span_unlink(const cdp__mem_span *s) {
+    if (s->below)
+        s->below->above = s->above;
+    else
+        s->range->first = s->above;
+    if (s->above) s->above->below = s->below;
+}
+
+/* Forgets the record of a segment: its blocks are gone, or of another one. */
+CDP__PRIVATE void cdp__mem_span_drop(cdp_mem *m, cdp__mem_span *s) {
+    if (s->range) cdp__mem_span_unlink(s);
     if (s->prev)
         s->prev->next = s->next;
     else
@@ -1976,12 +2023,18 @@ CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
     else
         m->last_span = s->prev;
     cdp__mem_label_set(&m->log.labels, &s->label, 0);
-    m->held -= s->size;
     cdp__mem_down(&m->tally.segment, s->large, 1);
-    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
     if (s->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_segments, false, 1);
     s->next = m->unused_spans;
     m->unused_spans = s;
+}
+
+/* Removes a segment whose only block is in no list. */
+CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
+    cdp__mem_part_drop(m, s->first);
+    m->held -= s->size;
+    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
+    cdp__mem_span_drop(m, s);
 }
 
 /* A block in no list becomes used: counts it, and adds it to the table. */
@@ -2060,6 +2113,182 @@ CDP__MEM_HOT bool cdp__mem_arena_ready(cdp_mem *m, cdp__mem_arena *a, bool large
     b->count = coarse ? CDP__MEM_COARSE_BINS : CDP__MEM_BINS;
     a->bins[large] = b;
     return true;
+}
+
+/* ---- >>mem/pages: segments whose pages come and go ------------------------------------------- */
+
+/* Knows: how a segment gets more pages at either end, how free pages leave it at its ends or in
+   its middle, and how two segments become one. Promises: blocks tile their segment, and
+   statistics are sums over blocks, before and after each call. */
+
+/* A free block in a segment with others counts as a piece in the statistics. Every change of a
+   segment's blocks is made between these two calls. */
+CDP__PRIVATE void cdp__mem_piece_begin(cdp_mem *m, const cdp__mem_part *p) {
+    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
+    cdp__mem_up(&m->tally.inactive_split, p->span->large, 1);
+    cdp__mem_up(&m->tally.inactive_split_bytes, p->span->large, p->size);
+}
+
+CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
+    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
+    cdp__mem_down(&m->tally.inactive_split, p->span->large, 1);
+    cdp__mem_down(&m->tally.inactive_split_bytes, p->span->large, p->size);
+}
+
+/* Cuts these bytes of a free block out as a block in no list. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_pages_of(
+    cdp_mem *m, cdp__mem_part *whole, uint64_t at, uint64_t bytes) {
+    cdp__mem_part *p = whole, *rest;
+    cdp__mem_piece_end(m, whole);
+    cdp__mem_bins_take(cdp__mem_bins_of(whole), whole);
+    if (whole->at < at) {
+        p = cdp__mem_part_rest(m, whole, at - whole->at);
+        cdp__mem_free_put(m, cdp__mem_bins_of(whole), whole);
+        cdp__mem_piece_begin(m, whole);
+    }
+    if (p->size > bytes) {
+        rest = cdp__mem_part_rest(m, p, bytes);
+        cdp__mem_free_put(m, cdp__mem_bins_of(rest), rest);
+        cdp__mem_piece_begin(m, rest);
+    }
+    return p;
+}
+
+/* Cuts these bytes of a segment out as a block in no list; NULL: they are not free. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_pages_cut(
+    cdp_mem *m, const cdp__mem_span *s, uint64_t at, uint64_t bytes) {
+    cdp__mem_part *p = s->first;
+    while (p && p->at + p->size <= at)
+        p = p->next;
+    if (!p || p->state != CDP_MEM_INACTIVE || p->at > at || at + bytes > p->at + p->size)
+        return NULL;
+    return cdp__mem_pages_of(m, p, at, bytes);
+}
+
+/* Counts a segment with another size; the caller updates the sum of all sizes. */
+CDP__PRIVATE void cdp__mem_pages_set_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+    const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
+    if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
+    if (is && !was) cdp__mem_up(&m->tally.oversize_segments, false, 1);
+    s->size = size;
+}
+
+/* Changes the size of a segment. Only the difference counts as taken or returned. */
+CDP__PRIVATE void cdp__mem_pages_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
+    if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
+    if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
+    m->held = m->held - s->size + size;
+    cdp__mem_pages_set_size(m, s, size);
+}
+
+/* Makes two neighbours out of blocks that had none there. `mine` is free and in its list, and so
+   may `other` be; they become one block then. Returns the block that `mine` is part of. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_pages_meet(
+    cdp_mem *m, cdp__mem_part *left, cdp__mem_part *right, cdp__mem_part *mine) {
+    cdp__mem_part *const other = mine == left ? right : left;
+    cdp__mem_piece_end(m, left);
+    cdp__mem_piece_end(m, right);
+    left->next = right;
+    right->prev = left;
+    cdp__mem_bins_take(cdp__mem_bins_of(mine), mine);
+    mine->state = CDP_MEM_PENDING; /* not free for a moment */
+    cdp__mem_piece_begin(m, other);
+    if (mine == right && left->state == CDP_MEM_INACTIVE) {
+        cdp__mem_part_free(m, mine);
+        return left;
+    }
+    cdp__mem_part_free(m, mine);
+    return mine;
+}
+
+/* Adds pages after a segment, or before it. Returns the free block that they are part of. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_pages_grow(
+    cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
+    const bool behind = at == s->at + s->size;
+    cdp__mem_part *const p = cdp__mem_part_new(m, at, bytes);
+    cdp__mem_part *const other = behind ? s->last : s->first;
+    p->span = s;
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
+    if (behind)
+        s->last = p;
+    else {
+        s->first = p;
+        s->at = at;
+    }
+    cdp__mem_pages_resize(m, s, s->size + bytes);
+    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_MAP, at, bytes, s->arena->pool);
+    return cdp__mem_pages_meet(m, behind ? other : p, behind ? p : other, p);
+}
+
+/* Makes one segment of `s` and `t`, which begins where `s` ends. The last block of `s` is free.
+   Returns it. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_pages_join(cdp_mem *m, cdp__mem_span *s, cdp__mem_span *t) {
+    cdp__mem_part *const left = s->last, *const right = t->first;
+    const uint64_t size = t->size;
+    cdp__mem_part *p;
+    for (p = right; p; p = p->next)
+        p->span = s;
+    s->last = t->last;
+    s->busy += t->busy;
+    cdp__mem_span_drop(m, t);
+    cdp__mem_pages_set_size(m, s, s->size + size);
+    return cdp__mem_pages_meet(m, left, right, left);
+}
+
+/* Makes the blocks from `p` on a segment of their own. */
+CDP__PRIVATE void cdp__mem_pages_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
+    cdp__mem_span *const t = m->unused_spans;
+    const uint64_t end = s->at + s->size;
+    m->unused_spans = t->next;
+    *t = *s;
+    t->label = 0;
+    cdp__mem_label_set(&m->log.labels, &t->label, s->label);
+    t->prev = s;
+    t->next = s->next;
+    if (t->next)
+        t->next->prev = t;
+    else
+        m->last_span = t;
+    s->next = t;
+    t->first = p;
+    t->at = p->at;
+    t->size = 0;
+    t->busy = 0;
+    t->below = s;
+    if (t->range && t->above) t->above->below = t;
+    if (t->range) s->above = t;
+    cdp__mem_up(&m->tally.segment, t->large, 1);
+    cdp__mem_pages_set_size(m, s, p->at - s->at);
+    cdp__mem_pages_set_size(m, t, end - p->at);
+    for (; p; p = p->next) {
+        p->span = t;
+        if (p->state != CDP_MEM_INACTIVE) ++t->busy;
+    }
+    s->busy -= t->busy;
+}
+
+/* Removes free pages; `p` is their block, in no list. */
+CDP__PRIVATE void cdp__mem_pages_shrink(cdp_mem *m, cdp__mem_part *p) {
+    cdp__mem_span *const s = p->span;
+    cdp__mem_part *const prev = p->prev, *const next = p->next;
+    if (!prev && !next) {
+        cdp__mem_span_remove(m, s);
+        return;
+    }
+    cdp__mem_piece_end(m, prev);
+    cdp__mem_piece_end(m, next);
+    if (prev && next) cdp__mem_pages_divide(m, s, next);
+    if (prev) {
+        prev->next = NULL;
+        s->last = prev;
+    } else
+        s->first = next;
+    if (next) next->prev = NULL;
+    if (!prev) s->at = next->at;
+    cdp__mem_pages_resize(m, s, s->size - p->size);
+    cdp__mem_part_drop(m, p);
+    cdp__mem_piece_begin(m, prev);
+    cdp__mem_piece_begin(m, next);
 }
 
 /* ---- >>mem/history: events into the ring ----------------------------------------------------- */
@@ -2301,6 +2530,18 @@ CDP__PRIVATE void cdp__mem_event_span(
     cdp__mem_record *const e = cdp__mem_event_add(m, c, action, s->at, s->size);
     cdp__mem_event_place(e, s->arena);
     if (e && !e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = s->stack;
+}
+
+/* Record an event of pages of a segment that grows. */
+CDP__PRIVATE void cdp__mem_event_pages(cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action,
+    uint64_t at, uint64_t bytes, cdp__mem_arena *arena, uint32_t stack) {
+    cdp__mem_span pages;
+    memset(&pages, 0, sizeof pages);
+    pages.at = at;
+    pages.size = bytes;
+    pages.arena = arena;
+    pages.stack = stack;
+    cdp__mem_event_span(m, c, action, &pages);
 }
 
 /* A call of the library itself, without a stack. */
@@ -2641,10 +2882,253 @@ CDP__PRIVATE cdp_status cdp__mem_drain(cdp_mem *m, cdp__mem_call *c) {
     return st;
 }
 
+/* ---- >>mem/ranges: segments that grow in ranges of addresses --------------------------------- */
+
+/* Knows: where in the ranges of an arena a request fits if pages are mapped, and which pages are
+   idle. Promises: segments of one range never touch; pages are mapped where the fewest are
+   needed, and unmapped only if no block needs a byte of them. */
+
+/* True if the segments of a pool grow. */
+CDP__PRIVATE bool cdp__mem_expands(const cdp_mem *m, const cdp_mem_pool *pool) {
+    return m->desc.expandable && pool->source.map && !pool->fixed_bytes && !pool->no_split;
+}
+
+/* Where a request may begin: behind segment `below` of a range (NULL: at its start), or in the
+   free end of that segment. */
+typedef struct cdp__mem_spot {
+    cdp__mem_range *range;
+    cdp__mem_span *below;
+    uint64_t at;   /* where the block begins */
+    uint64_t cost; /* bytes to map           */
+} cdp__mem_spot;
+
+/* The unmapped bytes behind a segment. */
+CDP__PRIVATE uint64_t cdp__mem_hole(
+    const cdp__mem_range *r, const cdp__mem_span *below, uint64_t *at) {
+    const cdp__mem_span *const above = below ? below->above : r->first;
+    *at = below ? below->at + below->size : r->at;
+    return (above ? above->at : r->at + r->size) - *at;
+}
+
+/* How many bytes of a hole must be mapped so that a block reaches `end`: whole pages. */
+CDP__PRIVATE uint64_t cdp__mem_hole_part(
+    const cdp__mem_range *r, uint64_t at, uint64_t hole, uint64_t end, uint64_t page) {
+    return cdp__min(hole, r->at + cdp__mem_up_to(end - r->at, page) - at);
+}
+
+/* Compares the place behind a segment with the best one so far. Free blocks at the edges of
+   holes count, and segments between holes that are completely free. */
+CDP__PRIVATE void cdp__mem_spot_look(cdp__mem_range *r, cdp__mem_span *below, uint64_t page,
+    uint64_t size, cdp__mem_spot *best) {
+    const cdp__mem_span *s = below;
+    uint64_t at, cost = 0, start, hole = cdp__mem_hole(r, s, &at);
+    if (!hole) return;
+    start = s && s->last->state == CDP_MEM_INACTIVE ? s->last->at : at;
+    for (;;) {
+        const cdp__mem_part *p;
+        cost += cdp__mem_hole_part(r, at, hole, start + size, page);
+        if (cost >= best->cost) return;
+        if (start + size <= at + hole) break;
+        s = s ? s->above : r->first;
+        p = s ? s->first : NULL; /* NULL: the range ends here */
+        if (!p || p->state != CDP_MEM_INACTIVE) return;
+        if (start + size <= p->at + p->size) break;
+        if (p->next) return;
+        hole = cdp__mem_hole(r, s, &at);
+        if (!hole) return;
+    }
+    best->range = r;
+    best->below = below;
+    best->at = start;
+    best->cost = cost;
+}
+
+/* The place in all ranges that needs the fewest pages; of several, the first. False: none. */
+CDP__PRIVATE bool cdp__mem_spot_find(
+    const cdp__mem_arena *a, bool large, uint64_t size, cdp__mem_spot *best) {
+    const uint64_t page = a->pool->source.page_bytes;
+    cdp__mem_range *r;
+    best->cost = UINT64_MAX;
+    for (r = a->ranges[large]; r; r = r->next) {
+        cdp__mem_span *s;
+        cdp__mem_spot_look(r, NULL, page, size, best);
+        for (s = r->first; s; s = s->above)
+            cdp__mem_spot_look(r, s, page, size, best);
+    }
+    return best->cost != UINT64_MAX;
+}
+
+/* Adds a range with room for `size` bytes to an arena. */
+CDP__PRIVATE cdp_status cdp__mem_range_new(
+    cdp_mem *m, cdp__mem_arena *a, bool large, uint64_t size) {
+    const cdp_mem_source *const s = &a->pool->source;
+    cdp__mem_range *const r = (cdp__mem_range *)cdp__alloc_zero(m->os, sizeof *r);
+    cdp__mem_range **last = &a->ranges[large];
+    uint64_t least = cdp__mem_up_to(size, s->page_bytes), bytes = 0;
+    void *at = NULL;
+    cdp_status st = CDP_OK;
+    if (!r) return cdp__fail_nomem("the records of cdp_mem_alloc", sizeof *r);
+    st = s->range_reserve(s->user, least, &at, &bytes);
+    if (st == CDP_OK && ((uintptr_t)at % CDP__MEM_UNIT || bytes < least || bytes % s->page_bytes)) {
+        s->range_release(s->user, at, bytes);
+        st = cdp__fail(CDP_ERR_IO,
+            "%s gave a range of %llu bytes at 0x%llx for %llu: not aligned to 512, or no multiple "
+            "of its page of %llu",
+            s->name, (unsigned long long)bytes, (unsigned long long)(uintptr_t)at,
+            (unsigned long long)least, (unsigned long long)s->page_bytes);
+    }
+    if (st != CDP_OK) {
+        cdp__free(m->os, r);
+        return st;
+    }
+    r->at = (uint64_t)(uintptr_t)at;
+    r->size = bytes;
+    while (*last)
+        last = &(*last)->next;
+    *last = r;
+    return CDP_OK;
+}
+
+/* Makes pages that were just mapped behind `below` part of the range. Returns the free block that
+   they are part of; it is in its list. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_range_add(cdp_mem *m, const cdp__mem_call *c,
+    cdp__mem_arena *a, bool large, cdp__mem_range *r, cdp__mem_span *below, uint64_t at,
+    uint64_t bytes) {
+    cdp__mem_span *const above = below ? below->above : r->first;
+    cdp__mem_part *p;
+    ++m->stats.device_allocs;
+    cdp__mem_event_pages(m, c, CDP_MEM_SEGMENT_MAP, at, bytes, a, c->stack);
+    if (below && below->at + below->size == at) {
+        p = cdp__mem_pages_grow(m, below, at, bytes);
+        return above && above->at == at + bytes ? cdp__mem_pages_join(m, below, above) : p;
+    }
+    if (above && above->at == at + bytes) return cdp__mem_pages_grow(m, above, at, bytes);
+    p = cdp__mem_span_add(m, CDP_MEM_SEGMENT_MAP, a, at, bytes, large);
+    p->span->range = r;
+    p->span->below = below;
+    p->span->above = above;
+    if (below)
+        below->above = p->span;
+    else
+        r->first = p->span;
+    if (above) above->below = p->span;
+    p->span->stack = c->stack;
+    cdp__mem_label_set(&m->log.labels, &p->span->label, a->pool->label);
+    cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
+    return p;
+}
+
+/* Maps pages for a block of `size` bytes; *out is a free block with room for it, in no list. If
+   this fails half way, the pages that it got stay as free memory. */
+CDP__PRIVATE cdp_status cdp__mem_expand(cdp_mem *m, const cdp__mem_call *c, cdp__mem_arena *a,
+    bool large, uint64_t size, bool *no_host, cdp__mem_part **out) {
+    const cdp_mem_source *const source = &a->pool->source;
+    cdp__mem_part *p = NULL;
+    cdp__mem_spot spot;
+    cdp_status st = CDP_OK;
+    if (!cdp__mem_spot_find(a, large, size, &spot)) {
+        st = cdp__mem_range_new(m, a, large, size);
+        if (st != CDP_OK || !cdp__mem_spot_find(a, large, size, &spot)) return st;
+    }
+    if (m->limit && (spot.cost > m->limit || m->held > m->limit - spot.cost)) {
+        ++m->stats.oom_rejections;
+        return CDP_ERR_NOMEM;
+    }
+    do {
+        uint64_t at, bytes = cdp__mem_hole(spot.range, spot.below, &at);
+        bytes = cdp__mem_hole_part(spot.range, at, bytes, spot.at + size, source->page_bytes);
+        if (!cdp__mem_prepare(m)) {
+            *no_host = true;
+            return cdp__fail_nomem("the records of cdp_mem_alloc", CDP__MEM_SLAB * sizeof *p);
+        }
+        st = source->map(source->user, (void *)(uintptr_t)at, bytes);
+        if (st != CDP_OK) return st;
+        p = cdp__mem_range_add(m, c, a, large, spot.range, spot.below, at, bytes);
+        spot.below = p->span;
+    } while (p->at + p->size < spot.at + size);
+    cdp__mem_bins_take(cdp__mem_bins_of(p), p);
+    *out = p;
+    return CDP_OK;
+}
+
+/* The whole pages of a free block, from *at on. Returns their bytes. */
+CDP__PRIVATE uint64_t cdp__mem_idle_pages(const cdp__mem_part *p, uint64_t *at) {
+    const uint64_t start = p->span->range->at, page = p->span->arena->pool->source.page_bytes;
+    const uint64_t from = cdp__mem_up_to(p->at - start, page);
+    const uint64_t to = (p->at + p->size - start) / page * page;
+    *at = start + from;
+    return p->state == CDP_MEM_INACTIVE && to > from ? to - from : 0;
+}
+
+/* Unmaps pages of a free block. If the source fails, nothing changes. */
+CDP__PRIVATE cdp_status cdp__mem_unmap(
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_part *p, uint64_t at, uint64_t bytes) {
+    cdp__mem_arena *const a = p->span->arena;
+    const cdp_mem_source *const source = &a->pool->source;
+    cdp_status st;
+    if (!cdp__mem_prepare(m))
+        return cdp__fail_nomem("the records of unmapped pages", CDP__MEM_SLAB * sizeof *p);
+    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_UNMAP, at, bytes, a->pool);
+    st = source->unmap(source->user, (void *)(uintptr_t)at, bytes, a->stream);
+    if (st != CDP_OK) {
+        cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_MAP, at, bytes, a->pool);
+        return st;
+    }
+    ++m->stats.device_frees;
+    cdp__mem_event_pages(m, c, CDP_MEM_SEGMENT_UNMAP, at, bytes, a, p->span->stack);
+    cdp__mem_pages_shrink(m, cdp__mem_pages_of(m, p, at, bytes));
+    return CDP_OK;
+}
+
+/* Returns what is idle of a segment to the source: all of it, or of one that grows its idle
+   pages. Adds to *bytes. From the end, so that what is divided off has been looked at. */
+CDP__PRIVATE cdp_status cdp__mem_give_back(
+    cdp_mem *m, const cdp__mem_call *c, cdp__mem_span *s, uint64_t *bytes) {
+    cdp__mem_part *p, *prev;
+    uint64_t at, n = s->size;
+    cdp_status st = CDP_OK;
+    if (!s->range) {
+        if (s->busy) return CDP_OK;
+        st = cdp__mem_release(m, c, s);
+        if (st == CDP_OK) *bytes += n;
+        return st;
+    }
+    for (p = s->last; p && st == CDP_OK; p = prev) {
+        prev = p->prev;
+        n = cdp__mem_idle_pages(p, &at);
+        if (!n) continue;
+        st = cdp__mem_unmap(m, c, p, at, n);
+        if (st == CDP_OK) *bytes += n;
+    }
+    return st;
+}
+
+/* Frees the records of an arena, and its ranges unless something is still mapped in them. */
+CDP__PRIVATE void cdp__mem_arena_close(const cdp_os *os, cdp__mem_arena *a) {
+    const cdp_mem_source *const s = &a->pool->source;
+    uint32_t i;
+    for (i = 0; i < 2; ++i) {
+        cdp__mem_range *r, *next;
+        for (r = a->ranges[i]; r; r = next) {
+            next = r->next;
+            if (!r->first) s->range_release(s->user, (void *)(uintptr_t)r->at, r->size);
+            cdp__free(os, r);
+        }
+        cdp__free(os, a->bins[i]);
+    }
+    cdp__free(os, a);
+}
+
+/* How far from the start of its segment, or of its range, a block lies: equal calls give equal
+   offsets. */
+CDP__MEM_HOT uint64_t cdp__mem_offset(const cdp__mem_part *p) {
+    return p->at - (p->span->range ? p->span->range->at : p->span->at);
+}
+
 /* ---- >>mem/request: one allocation, step by step --------------------------------------------- */
 
 /* Knows: the order in which memory is searched. Promises: a step that fails changes nothing, except
-   that it may have returned memory to the source. */
+   that it may have returned memory to the source, or mapped pages that stay free. */
 
 typedef struct cdp__mem_request { /* one request */
     cdp_mem_pool *pool;
@@ -2683,14 +3167,16 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     return p ? p : cdp__mem_fit_exact(m, arena, a);
 }
 
-/* Adds a segment to the pool, with one block in no list. NOMEM: the source has none, or the
-   limit forbids it. */
+/* Adds a segment to the pool, or pages to one, for a block in no list. NOMEM: the source has none,
+   or the limit forbids it. */
 CDP__PRIVATE cdp_status cdp__mem_segment_new(
     cdp_mem *m, const cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     const cdp_mem_source *const s = &a->pool->source;
     const uint64_t bytes = m->desc.no_cache ? a->size : cdp__mem_segment_size(&m->sizes, a->size);
     void *at = NULL;
     cdp_status st;
+    if (cdp__mem_expands(m, a->pool))
+        return cdp__mem_expand(m, c, a->arena, a->large, a->size, &a->no_host, out);
     if (m->limit && (bytes > m->limit || m->held > m->limit - bytes)) {
         ++m->stats.oom_rejections;
         return CDP_ERR_NOMEM;
@@ -2707,20 +3193,26 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
             s->name, (unsigned long long)(uintptr_t)at);
     }
     ++m->stats.device_allocs;
-    *out = cdp__mem_span_add(m, a->arena, (uint64_t)(uintptr_t)at, bytes, a->large);
+    *out = cdp__mem_span_add(
+        m, CDP_MEM_SEGMENT_ALLOC, a->arena, (uint64_t)(uintptr_t)at, bytes, a->large);
     (*out)->span->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &(*out)->span->label, a->pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, (*out)->span);
     return CDP_OK;
 }
 
-/* True if a segment is completely free and may be returned while its pool lives. */
-CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
+/* True if what is free of a segment may be returned while its pool lives. */
+CDP__PRIVATE bool cdp__mem_returns(const cdp__mem_span *s) {
     const cdp_mem_pool *const pool = s->arena->pool;
-    return !s->busy && !s->reported && !pool->fixed_bytes && !pool->keep && !pool->captured;
+    return !s->reported && !pool->fixed_bytes && !pool->keep && !pool->captured;
 }
 
-/* Returns the idle segments of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
+/* True if a segment that does not grow is completely free and may be returned. */
+CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
+    return !s->busy && !s->range && cdp__mem_returns(s);
+}
+
+/* Returns the idle segments and pages of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
    Returns the number of bytes; stops if the source fails, with its status in *st. */
 CDP__PRIVATE uint64_t cdp__mem_release_idle(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, cdp_status *st) {
@@ -2729,11 +3221,9 @@ CDP__PRIVATE uint64_t cdp__mem_release_idle(
     *st = CDP_OK;
     for (s = m->spans; s && *st == CDP_OK; s = next) {
         const cdp_mem_pool *const of = s->arena->pool;
-        const uint64_t size = s->size;
         next = s->next;
-        if (!cdp__mem_idle(s) || (pool && of != pool && of != &m->base)) continue;
-        *st = cdp__mem_release(m, c, s);
-        if (*st == CDP_OK) bytes += size;
+        if (!cdp__mem_returns(s) || (pool && of != pool && of != &m->base)) continue;
+        *st = cdp__mem_give_back(m, c, s, &bytes);
     }
     return bytes;
 }
@@ -2890,7 +3380,8 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;
     if (st != CDP_OK) return st;
-    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size)
+    splits = cdp__mem_splits(
+                 &m->sizes, a->large && !a->pool->fixed_bytes && !p->span->range, a->size, p->size)
         && !p->span->arena->pool->no_split && !m->desc.no_cache;
     cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
@@ -2900,7 +3391,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(
     cdp__mem_event_alloc(m, c, p);
     if (a->pool != &m->base) {
         a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
-        a->pool->hash = cdp__mem_mix(a->pool->hash, p->at - p->span->at);
+        a->pool->hash = cdp__mem_mix(a->pool->hash, cdp__mem_offset(p));
     }
     *out = (void *)(uintptr_t)p->at;
     return CDP_OK;
@@ -4196,6 +4687,7 @@ CDP__PRIVATE void cdp__mem_build_settings(cdp_mem_shot *s, const cdp_mem *m, uin
     cdp__mem_shot_setting(
         s, "max_non_split_rounding", NULL, (double)m->sizes.max_non_split_rounding);
     cdp__mem_build_divisions(s, &m->sizes);
+    cdp__mem_shot_setting(s, "expandable_segments", NULL, d->expandable);
     cdp__mem_shot_setting(s, "coarse_bins", NULL, d->coarse_bins);
     cdp__mem_shot_setting(s, "no_cache", NULL, d->no_cache);
     cdp__mem_shot_setting(s, "timeout_ms", NULL, d->timeout_ms);
@@ -7390,6 +7882,11 @@ CDP__PRIVATE bool cdp__mem_read_setting(
         const cdp__mem_word w = cdp__mem_word_next(text, ",");
         return cdp__mem_word_part(&w, &d->gc_threshold);
     }
+    if (cdp__mem_word_is(name, "expandable_segments")) {
+        const cdp__mem_word w = cdp__mem_word_next(text, ",");
+        d->expandable = cdp__mem_word_is(&w, "True");
+        return d->expandable || cdp__mem_word_is(&w, "False");
+    }
     if (cdp__mem_word_is(name, "roundup_power2_divisions"))
         return cdp__mem_read_divisions(text, divisions, d);
     return false;
@@ -7437,10 +7934,17 @@ CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
 CDP__PRIVATE cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
     const int events =
         !!s->event_create + !!s->event_destroy + !!s->event_record + !!s->event_query;
+    const int pages =
+        !!s->page_bytes + !!s->range_reserve + !!s->range_release + !!s->map + !!s->unmap;
     if (!s->reserve || !s->release || !s->name)
         return cdp__fail(CDP_ERR_INVALID, "a source needs a name, reserve and release");
     if (events != 0 && events != 4)
         return cdp__fail(CDP_ERR_INVALID, "a source has all four functions of events, or none");
+    if (pages != 0 && (pages != 5 || s->page_bytes < 4096 || s->page_bytes % CDP__MEM_UNIT))
+        return cdp__fail(CDP_ERR_INVALID,
+            "a source has page_bytes, range_reserve, range_release, map and unmap, or none of "
+            "them; page_bytes %llu must be 4096 or more, and a multiple of 512",
+            (unsigned long long)s->page_bytes);
     return CDP_OK;
 }
 
@@ -7458,6 +7962,10 @@ CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d, uint32_t devi
         return cdp__fail(CDP_ERR_INVALID,
             "large_segment_bytes %llu is below 10 MiB, or no multiple of 2 MiB",
             (unsigned long long)d->large_segment_bytes);
+    if (d->expandable && (d->max_split_bytes || d->no_cache || d->recorder_only))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_create: expandable segments go with no max_split_bytes, no_cache or "
+            "recorder_only; leave one of them out");
     if (!(d->gc_threshold >= 0 && d->gc_threshold < 1))
         return cdp__fail(CDP_ERR_INVALID, "gc_threshold is not between 0 and 1");
     for (i = 0; d->roundup_divisions && i < 16; ++i)
@@ -7522,6 +8030,11 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;
     st = cdp__mem_desc_check(desc, desc->recorder_only ? desc->device : source.device);
+    if (st == CDP_OK && desc->expandable && !source.map)
+        st = cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_mem_create: the source %s cannot map pages, which expandable needs; leave "
+            "expandable out",
+            source.name);
     m = st == CDP_OK ? (cdp_mem *)cdp__alloc_zero(os, sizeof *m) : NULL;
     if (st == CDP_OK && !m) st = cdp__fail_nomem("cdp_mem_create", sizeof *m);
     if (st != CDP_OK) {
@@ -7599,9 +8112,7 @@ CDP__PRIVATE void cdp__mem_arenas_close(const cdp_os *os, cdp_mem_pool *pool) {
     cdp__mem_arena *a, *next;
     for (a = pool->arenas; a; a = next) {
         next = a->next;
-        cdp__free(os, a->bins[0]);
-        cdp__free(os, a->bins[1]);
-        cdp__free(os, a);
+        cdp__mem_arena_close(os, a);
     }
     pool->arenas = NULL;
 }
@@ -7653,7 +8164,7 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
 CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     cdp__mem_span *s, *next;
     cdp__mem_call c;
-    uint64_t bytes;
+    uint64_t bytes, back = 0;
     if (!mem || cdp__mem_here(mem, "cdp_mem_destroy") != CDP_OK) return 0;
     cdp__ended_add(mem);
     cdp__mem_call_plain(mem, &c);
@@ -7663,7 +8174,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     bytes = cdp__mem_leaks(mem);
     for (s = mem->spans; s; s = next) {
         next = s->next;
-        if (!s->busy && cdp__mem_release(mem, &c, s) != CDP_OK)
+        if (cdp__mem_give_back(mem, &c, s, &back) != CDP_OK)
             cdp__mem_warn(mem, cdp_last_error()->text);
     }
     cdp__mem_unlock(mem);
@@ -7800,7 +8311,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
     st = cdp__mem_live(m, data, call, &p);
     if (st == CDP_OK) {
         cdp_mem_pool *const pool = p->span->arena->pool;
-        const uint64_t offset = p->at - p->span->at;
+        const uint64_t offset = cdp__mem_offset(p);
         st = cdp__mem_free_part(m, c, p);
         if (st == CDP_OK && pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, offset + 1);
     }
@@ -7850,11 +8361,12 @@ CDP__PRIVATE void cdp__mem_stream_queue_forget(cdp_mem *m, const cdp__mem_call *
 CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_span *s, *next;
     cdp__mem_arena **at, *a;
+    uint64_t bytes = 0;
     for (s = m->spans; s; s = next) {
         cdp_status st;
         next = s->next;
-        if (!cdp__mem_idle(s) || s->arena->stream != stream || s->arena->pool != &m->base) continue;
-        st = cdp__mem_release(m, c, s);
+        if (s->reported || s->arena->stream != stream || s->arena->pool != &m->base) continue;
+        st = cdp__mem_give_back(m, c, s, &bytes);
         if (st != CDP_OK) return st;
     }
     for (at = &m->base.arenas; *at && (*at)->stream != stream;)
@@ -7862,9 +8374,7 @@ CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c
     a = *at;
     if (!a) return CDP_OK;
     *at = a->next;
-    cdp__free(m->os, a->bins[0]);
-    cdp__free(m->os, a->bins[1]);
-    cdp__free(m->os, a);
+    cdp__mem_arena_close(m->os, a);
     return CDP_OK;
 }
 
@@ -7946,7 +8456,8 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
         mem->watchers[i].func = func;
         mem->watchers[i].user = user;
         for (s = mem->spans; s; s = s->next)
-            func(user, CDP_MEM_SEGMENT_ALLOC, (void *)(uintptr_t)s->at, s->size,
+            func(user, s->grows ? CDP_MEM_SEGMENT_MAP : CDP_MEM_SEGMENT_ALLOC,
+                (void *)(uintptr_t)s->at, s->size,
                 s->arena->pool == &mem->base ? NULL : s->arena->pool);
     }
     cdp__mem_unlock(mem);
@@ -8052,7 +8563,8 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
             pool->source.name);
     }
     ++m->stats.device_allocs;
-    p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
+    p = cdp__mem_span_add(
+        m, CDP_MEM_SEGMENT_ALLOC, a, (uint64_t)(uintptr_t)at, bytes, true);
     cdp__mem_label_set(&m->log.labels, &p->span->label, pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
@@ -8124,18 +8636,16 @@ CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *p
     return n;
 }
 
-/* Returns the segments of a pool that have no block in use. Adds their bytes to *bytes. */
+/* Returns the segments of a pool that have no block in use, and idle pages. Adds their bytes to *bytes. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool, uint64_t *bytes) {
     cdp__mem_span *s, *next;
     for (s = m->spans; s; s = next) {
-        const uint64_t size = s->size;
         cdp_status st;
         next = s->next;
-        if (s->arena->pool != pool || s->busy) continue;
-        st = cdp__mem_release(m, c, s);
+        if (s->arena->pool != pool) continue;
+        st = cdp__mem_give_back(m, c, s, bytes);
         if (st != CDP_OK) return st;
-        *bytes += size;
     }
     return CDP_OK;
 }
@@ -8409,157 +8919,14 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_foreign_at(const cdp_mem *m, uint64_t at, u
     return NULL;
 }
 
-/* A free block in a segment with others counts as a piece in the statistics. Every change of a
-   segment's blocks is made between these two calls. */
-CDP__PRIVATE void cdp__mem_piece_begin(cdp_mem *m, const cdp__mem_part *p) {
-    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
-    cdp__mem_up(&m->tally.inactive_split, p->span->large, 1);
-    cdp__mem_up(&m->tally.inactive_split_bytes, p->span->large, p->size);
-}
-
-CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
-    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
-    cdp__mem_down(&m->tally.inactive_split, p->span->large, 1);
-    cdp__mem_down(&m->tally.inactive_split_bytes, p->span->large, p->size);
-}
-
-/* Cuts these bytes of a segment out as a block in no list; NULL: they are not free. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_foreign_cut(
-    cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
-    cdp__mem_part *p = s->first, *whole, *rest;
-    while (p && p->at + p->size <= at)
-        p = p->next;
-    if (!p || p->state != CDP_MEM_INACTIVE || p->at > at || at + bytes > p->at + p->size)
-        return NULL;
-    whole = p;
-    cdp__mem_piece_end(m, whole);
-    cdp__mem_bins_take(cdp__mem_bins_of(whole), whole);
-    if (whole->at < at) {
-        p = cdp__mem_part_rest(m, whole, at - whole->at);
-        cdp__mem_free_put(m, cdp__mem_bins_of(whole), whole);
-        cdp__mem_piece_begin(m, whole);
-    }
-    if (p->size > bytes) {
-        rest = cdp__mem_part_rest(m, p, bytes);
-        cdp__mem_free_put(m, cdp__mem_bins_of(rest), rest);
-        cdp__mem_piece_begin(m, rest);
-    }
-    return p;
-}
-
-/* Counts a segment with another size; the caller updates the sum of all sizes. */
-CDP__PRIVATE void cdp__mem_foreign_set_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
-    const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
-    if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
-    if (is && !was) cdp__mem_up(&m->tally.oversize_segments, false, 1);
-    s->size = size;
-}
-
-/* Changes the size of a segment. Only the difference counts as taken or returned. */
-CDP__PRIVATE void cdp__mem_foreign_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
-    if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
-    if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
-    m->held = m->held - s->size + size;
-    cdp__mem_foreign_set_size(m, s, size);
-}
-
-CDP__PRIVATE void cdp__mem_foreign_record(
-    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *arena) {
-    cdp__mem_span range;
-    memset(&range, 0, sizeof range);
-    range.at = e->address;
-    range.size = e->size;
-    range.arena = arena;
-    range.stack = c->stack;
-    cdp__mem_event_span(m, c, e->action, &range);
-}
-
 /* Adds a segment that is completely free. */
 CDP__PRIVATE void cdp__mem_foreign_add(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
-    cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
+    cdp__mem_part *const p = cdp__mem_span_add(m, e->action, a, e->address, e->size, large);
     p->span->reported = true;
-    p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
     p->span->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
-}
-
-/* Adds pages after a segment, or before it. */
-CDP__PRIVATE void cdp__mem_foreign_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
-    const bool behind = e->address == s->at + s->size;
-    cdp__mem_part *const p = cdp__mem_part_new(m, e->address, e->size);
-    cdp__mem_part *other = s->first;
-    while (behind && other->next)
-        other = other->next;
-    cdp__mem_piece_end(m, other);
-    p->span = s;
-    p->state = CDP_MEM_PENDING; /* not free yet */
-    if (behind) {
-        p->prev = other;
-        other->next = p;
-    } else {
-        p->next = other;
-        other->prev = p;
-        s->first = p;
-        s->at = e->address;
-    }
-    cdp__mem_piece_begin(m, other);
-    cdp__mem_foreign_resize(m, s, s->size + e->size);
-    cdp__mem_part_free(m, p);
-    cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
-}
-
-/* Makes the blocks from `p` on a segment of their own. */
-CDP__PRIVATE void cdp__mem_foreign_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
-    cdp__mem_span *const t = m->unused_spans;
-    const uint64_t end = s->at + s->size;
-    m->unused_spans = t->next;
-    *t = *s;
-    t->label = 0;
-    cdp__mem_label_set(&m->log.labels, &t->label, s->label);
-    t->prev = s;
-    t->next = s->next;
-    if (t->next)
-        t->next->prev = t;
-    else
-        m->last_span = t;
-    s->next = t;
-    t->first = p;
-    t->at = p->at;
-    t->size = 0;
-    t->busy = 0;
-    cdp__mem_up(&m->tally.segment, t->large, 1);
-    cdp__mem_foreign_set_size(m, s, p->at - s->at);
-    cdp__mem_foreign_set_size(m, t, end - p->at);
-    for (; p; p = p->next) {
-        p->span = t;
-        if (p->state != CDP_MEM_INACTIVE) ++t->busy;
-    }
-    s->busy -= t->busy;
-}
-
-/* Removes free pages; `p` is their block, in no list. */
-CDP__PRIVATE void cdp__mem_foreign_shrink(cdp_mem *m, cdp__mem_part *p) {
-    cdp__mem_span *const s = p->span;
-    cdp__mem_part *const prev = p->prev, *const next = p->next;
-    if (!prev && !next) {
-        cdp__mem_span_remove(m, s);
-        return;
-    }
-    cdp__mem_piece_end(m, prev);
-    cdp__mem_piece_end(m, next);
-    if (prev && next) cdp__mem_foreign_divide(m, s, next);
-    if (prev)
-        prev->next = NULL;
-    else
-        s->first = next;
-    if (next) next->prev = NULL;
-    if (!prev) s->at = next->at;
-    cdp__mem_foreign_resize(m, s, s->size - p->size);
-    cdp__mem_part_drop(m, p);
-    cdp__mem_piece_begin(m, prev);
-    cdp__mem_piece_begin(m, next);
 }
 
 CDP__PRIVATE cdp_status cdp__mem_foreign_error(const cdp_mem_event *e, const char *why) {
@@ -8591,10 +8958,10 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_reserve(
         return cdp__fail_nomem("cdp_mem_note_event", cdp__mem_bins_bytes(false));
     s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_foreign_adjacent(m, a, e) : NULL;
     if (s)
-        cdp__mem_foreign_grow(m, s, e);
+        (void)cdp__mem_pages_grow(m, s, e->address, e->size);
     else
         cdp__mem_foreign_add(m, c, e, a, large);
-    cdp__mem_foreign_record(m, c, e, a);
+    cdp__mem_event_pages(m, c, e->action, e->address, e->size, a, c->stack);
     return CDP_OK;
 }
 
@@ -8610,11 +8977,11 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_release(
         return cdp__mem_foreign_error(e, "there is no such segment");
     if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
     a = s->arena;
-    p = cdp__mem_foreign_cut(m, s, e->address, e->size);
+    p = cdp__mem_pages_cut(m, s, e->address, e->size);
     if (!p) return cdp__mem_foreign_error(e, "it is not free, or not of one segment");
     cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
-    cdp__mem_foreign_record(m, c, e, a);
-    cdp__mem_foreign_shrink(m, p);
+    cdp__mem_event_pages(m, c, e->action, e->address, e->size, a, c->stack);
+    cdp__mem_pages_shrink(m, p);
     return CDP_OK;
 }
 
@@ -8630,13 +8997,13 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
     s = m->has_external ? cdp__mem_foreign_at(m, at, bytes) : NULL;
-    p = s && s->reported ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
+    p = s && s->reported ? cdp__mem_pages_cut(m, s, at, bytes) : NULL;
     if (s && !p)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
             (unsigned long long)bytes, (unsigned long long)at);
     if (!p) {
-        p = cdp__mem_span_add(m, a, at, bytes, large);
+        p = cdp__mem_span_add(m, CDP_MEM_SEGMENT_ALLOC, a, at, bytes, large);
         p->span->stack = c->stack;
         cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
         p->span->unrecorded = bytes < m->log.desc.min_bytes;

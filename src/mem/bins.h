@@ -19,6 +19,7 @@ typedef struct cdp__mem_use cdp__mem_use;
 typedef struct cdp__mem_part cdp__mem_part;
 typedef struct cdp__mem_span cdp__mem_span;
 typedef struct cdp__mem_arena cdp__mem_arena;
+typedef struct cdp__mem_range cdp__mem_range;
 
 /* A block: a part of a segment (a span). It is in use, waiting for streams, or free. */
 struct cdp__mem_part {
@@ -39,20 +40,31 @@ struct cdp__mem_part {
 struct cdp__mem_span { /* a segment */
     uint64_t at, size;
     cdp__mem_arena *arena;
-    cdp__mem_part *first;
+    cdp__mem_part *first, *last;
     cdp__mem_span *prev, *next; /* of the allocator; also in a list of unused records */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
     bool reported;   /* of another allocator, which reports its end */
     bool unrecorded; /* its beginning was left out, so its end is, too */
-    bool grows;      /* of another allocator, which maps single pages */
+    bool grows;      /* single pages are mapped and unmapped */
+    cdp__mem_range *range;        /* of our own that grow: the addresses that it is part of */
+    cdp__mem_span *below, *above; /* in this range, in the order of addresses               */
+};
+
+/* Addresses of one arena and size class. Its segments are the mapped parts; unmapped pages lie
+   between any two of them. */
+struct cdp__mem_range {
+    uint64_t at, size;
+    cdp__mem_span *first;
+    cdp__mem_range *next;
 };
 
 struct cdp__mem_arena { /* the blocks of one pool for one stream */
     cdp_mem_pool *pool;
     void *stream;
     struct cdp__mem_bins *bins[2]; /* small, large; made when needed */
+    cdp__mem_range *ranges[2];     /* likewise                       */
     cdp__mem_arena *next;
 };
 

@@ -301,7 +301,10 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_part_rest(cdp_mem *m, cdp__mem_part *p, uin
     rest->span = p->span;
     rest->prev = p;
     rest->next = p->next;
-    if (rest->next) rest->next->prev = rest;
+    if (rest->next)
+        rest->next->prev = rest;
+    else
+        rest->span->last = rest;
     p->next = rest;
     p->size = size;
     return rest;
@@ -337,7 +340,10 @@ CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
         cdp__mem_bins_take(b, next);
         p->size += next->size;
         p->next = next->next;
-        if (p->next) p->next->prev = p;
+        if (p->next)
+            p->next->prev = p;
+        else
+            p->span->last = p;
         cdp__mem_part_drop(m, next);
         ++merged;
     }
@@ -345,7 +351,10 @@ CDP__MEM_HOT void cdp__mem_part_free(cdp_mem *m, cdp__mem_part *p) {
         cdp__mem_bins_take(b, prev);
         prev->size += p->size;
         prev->next = p->next;
-        if (prev->next) prev->next->prev = prev;
+        if (prev->next)
+            prev->next->prev = prev;
+        else
+            prev->span->last = prev;
         cdp__mem_part_drop(m, p);
         p = prev;
         ++merged;
@@ -372,9 +381,9 @@ CDP__PRIVATE void cdp__mem_call_watchers(
     }
 }
 
-/* Adds a segment with one block, which is in no list. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
-    cdp_mem *m, cdp__mem_arena *arena, uint64_t at, uint64_t size, bool large) {
+/* Adds a segment with one block, which is in no list. `action`: SEGMENT_ALLOC or _MAP. */
+CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(cdp_mem *m, cdp_mem_action action,
+    cdp__mem_arena *arena, uint64_t at, uint64_t size, bool large) {
     cdp__mem_span *const s = m->unused_spans;
     cdp__mem_part *const p = cdp__mem_part_new(m, at, size);
     m->unused_spans = s->next;
@@ -382,8 +391,9 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     s->at = at;
     s->size = size;
     s->arena = arena;
-    s->first = p;
+    s->first = s->last = p;
     s->large = large;
+    s->grows = action == CDP_MEM_SEGMENT_MAP;
     s->prev = m->last_span;
     if (s->prev)
         s->prev->next = s;
@@ -395,13 +405,22 @@ CDP__PRIVATE cdp__mem_part *cdp__mem_span_add(
     cdp__mem_up(&m->tally.segment, large, 1);
     cdp__mem_up(&m->tally.reserved_bytes, large, size);
     if (size >= m->sizes.max_split) cdp__mem_up(&m->tally.oversize_segments, false, 1);
-    cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_ALLOC, at, size, arena->pool);
+    cdp__mem_call_watchers(m, action, at, size, arena->pool);
     return p;
 }
 
-/* Removes a segment whose only block is in no list. */
-CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
-    cdp__mem_part_drop(m, s->first);
+/* Takes a segment out of its range. */
+CDP__PRIVATE void cdp__mem_span_unlink(const cdp__mem_span *s) {
+    if (s->below)
+        s->below->above = s->above;
+    else
+        s->range->first = s->above;
+    if (s->above) s->above->below = s->below;
+}
+
+/* Forgets the record of a segment: its blocks are gone, or of another one. */
+CDP__PRIVATE void cdp__mem_span_drop(cdp_mem *m, cdp__mem_span *s) {
+    if (s->range) cdp__mem_span_unlink(s);
     if (s->prev)
         s->prev->next = s->next;
     else
@@ -411,12 +430,18 @@ CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
     else
         m->last_span = s->prev;
     cdp__mem_label_set(&m->log.labels, &s->label, 0);
-    m->held -= s->size;
     cdp__mem_down(&m->tally.segment, s->large, 1);
-    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
     if (s->size >= m->sizes.max_split) cdp__mem_down(&m->tally.oversize_segments, false, 1);
     s->next = m->unused_spans;
     m->unused_spans = s;
+}
+
+/* Removes a segment whose only block is in no list. */
+CDP__PRIVATE void cdp__mem_span_remove(cdp_mem *m, cdp__mem_span *s) {
+    cdp__mem_part_drop(m, s->first);
+    m->held -= s->size;
+    cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size);
+    cdp__mem_span_drop(m, s);
 }
 
 /* A block in no list becomes used: counts it, and adds it to the table. */

@@ -498,6 +498,7 @@ CDP__PRIVATE void cdp__mem_build_settings(cdp_mem_shot *s, const cdp_mem *m, uin
     cdp__mem_shot_setting(
         s, "max_non_split_rounding", NULL, (double)m->sizes.max_non_split_rounding);
     cdp__mem_build_divisions(s, &m->sizes);
+    cdp__mem_shot_setting(s, "expandable_segments", NULL, d->expandable);
     cdp__mem_shot_setting(s, "coarse_bins", NULL, d->coarse_bins);
     cdp__mem_shot_setting(s, "no_cache", NULL, d->no_cache);
     cdp__mem_shot_setting(s, "timeout_ms", NULL, d->timeout_ms);

@@ -23,6 +23,7 @@
 #include "blocks.h"
 #include "history.h"
 #include "streams.h"
+#include "ranges.h"
 #include "request.h"
 #include "out_of_memory.h"
 #include "lifetime.h"
@@ -151,7 +152,7 @@ CDP__PRIVATE cdp_status cdp__mem_free_any(
     st = cdp__mem_live(m, data, call, &p);
     if (st == CDP_OK) {
         cdp_mem_pool *const pool = p->span->arena->pool;
-        const uint64_t offset = p->at - p->span->at;
+        const uint64_t offset = cdp__mem_offset(p);
         st = cdp__mem_free_part(m, c, p);
         if (st == CDP_OK && pool != &m->base) pool->hash = cdp__mem_mix(pool->hash, offset + 1);
     }
@@ -201,11 +202,12 @@ CDP__PRIVATE void cdp__mem_stream_queue_forget(cdp_mem *m, const cdp__mem_call *
 CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c, void *stream) {
     cdp__mem_span *s, *next;
     cdp__mem_arena **at, *a;
+    uint64_t bytes = 0;
     for (s = m->spans; s; s = next) {
         cdp_status st;
         next = s->next;
-        if (!cdp__mem_idle(s) || s->arena->stream != stream || s->arena->pool != &m->base) continue;
-        st = cdp__mem_release(m, c, s);
+        if (s->reported || s->arena->stream != stream || s->arena->pool != &m->base) continue;
+        st = cdp__mem_give_back(m, c, s, &bytes);
         if (st != CDP_OK) return st;
     }
     for (at = &m->base.arenas; *at && (*at)->stream != stream;)
@@ -213,9 +215,7 @@ CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c
     a = *at;
     if (!a) return CDP_OK;
     *at = a->next;
-    cdp__free(m->os, a->bins[0]);
-    cdp__free(m->os, a->bins[1]);
-    cdp__free(m->os, a);
+    cdp__mem_arena_close(m->os, a);
     return CDP_OK;
 }
 
@@ -297,7 +297,8 @@ CDP_API cdp_status cdp_mem_watch(cdp_mem *mem, cdp_mem_watch_func func, void *us
         mem->watchers[i].func = func;
         mem->watchers[i].user = user;
         for (s = mem->spans; s; s = s->next)
-            func(user, CDP_MEM_SEGMENT_ALLOC, (void *)(uintptr_t)s->at, s->size,
+            func(user, s->grows ? CDP_MEM_SEGMENT_MAP : CDP_MEM_SEGMENT_ALLOC,
+                (void *)(uintptr_t)s->at, s->size,
                 s->arena->pool == &mem->base ? NULL : s->arena->pool);
     }
     cdp__mem_unlock(mem);

@@ -32,8 +32,8 @@ typedef enum cdp_mem_stacks {
     CDP_MEM_STACKS_SITE
 } cdp_mem_stacks;
 
-/* Kinds of events, as PyTorch names them. MAP and UNMAP are of allocators whose segments grow:
-   PyTorch's, and those that cdp_mem_note_event() records. */
+/* Kinds of events, as PyTorch names them. MAP and UNMAP are of segments that grow: of
+   desc.expandable, of PyTorch, and those that cdp_mem_note_event() records. */
 typedef enum cdp_mem_action {
     CDP_MEM_ALLOC = 0,
     CDP_MEM_FREE_REQUESTED,
@@ -79,6 +79,10 @@ typedef struct cdp_mem_desc {
     uint64_t large_segment_bytes; /* for requests from 1 to 10 MiB (default: 20 MiB)            */
     const uint32_t *roundup_divisions; /* NULL, or 16 numbers for sizes from 1, 2, 4 MiB .. 32
                                      GiB; 0, or a power of two up to 64                         */
+    /* Segments grow and shrink by pages, which cures fragmentation: the source must have map and
+       unmap, and max_split_bytes and no_cache be 0. Pools that are fixed, made with no_split or
+       over a source without map have ordinary segments (default: off). */
+    bool expandable;
     double gc_threshold;        /* of the limit, between 0 and 1 (default: 0, no collection)  */
     bool coarse_bins;           /* 32 bins for each power of two in place of one for each
                                      size: 10 KiB a stream in place of 40; worse fit            */
@@ -95,7 +99,7 @@ typedef struct cdp_mem_desc {
 
 /* Read settings in PyTorch's form, "max_split_size_mb:128,roundup_power2_divisions:[256:1,>:4]",
    into `desc`. `divisions` has 16 numbers and must live until cdp_mem_create. Known:
-   max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb,
+   max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, expandable_segments,
    garbage_collection_threshold, roundup_power2_divisions. Errors: INVALID (names the word that is
    unknown or out of range); `desc` is then unchanged. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_settings_read(

@@ -20,6 +20,7 @@
 #include "ring.h"
 #include "blocks.h"
 #include "history.h"
+#include "pages.h"
 #include "streams.h"
 #include "calls.h"
 
@@ -31,157 +32,14 @@ CDP__PRIVATE cdp__mem_span *cdp__mem_foreign_at(const cdp_mem *m, uint64_t at, u
     return NULL;
 }
 
-/* A free block in a segment with others counts as a piece in the statistics. Every change of a
-   segment's blocks is made between these two calls. */
-CDP__PRIVATE void cdp__mem_piece_begin(cdp_mem *m, const cdp__mem_part *p) {
-    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
-    cdp__mem_up(&m->tally.inactive_split, p->span->large, 1);
-    cdp__mem_up(&m->tally.inactive_split_bytes, p->span->large, p->size);
-}
-
-CDP__PRIVATE void cdp__mem_piece_end(cdp_mem *m, const cdp__mem_part *p) {
-    if (!p || p->state != CDP_MEM_INACTIVE || !cdp__mem_is_split(p)) return;
-    cdp__mem_down(&m->tally.inactive_split, p->span->large, 1);
-    cdp__mem_down(&m->tally.inactive_split_bytes, p->span->large, p->size);
-}
-
-/* Cuts these bytes of a segment out as a block in no list; NULL: they are not free. */
-CDP__PRIVATE cdp__mem_part *cdp__mem_foreign_cut(
-    cdp_mem *m, cdp__mem_span *s, uint64_t at, uint64_t bytes) {
-    cdp__mem_part *p = s->first, *whole, *rest;
-    while (p && p->at + p->size <= at)
-        p = p->next;
-    if (!p || p->state != CDP_MEM_INACTIVE || p->at > at || at + bytes > p->at + p->size)
-        return NULL;
-    whole = p;
-    cdp__mem_piece_end(m, whole);
-    cdp__mem_bins_take(cdp__mem_bins_of(whole), whole);
-    if (whole->at < at) {
-        p = cdp__mem_part_rest(m, whole, at - whole->at);
-        cdp__mem_free_put(m, cdp__mem_bins_of(whole), whole);
-        cdp__mem_piece_begin(m, whole);
-    }
-    if (p->size > bytes) {
-        rest = cdp__mem_part_rest(m, p, bytes);
-        cdp__mem_free_put(m, cdp__mem_bins_of(rest), rest);
-        cdp__mem_piece_begin(m, rest);
-    }
-    return p;
-}
-
-/* Counts a segment with another size; the caller updates the sum of all sizes. */
-CDP__PRIVATE void cdp__mem_foreign_set_size(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
-    const bool was = s->size >= m->sizes.max_split, is = size >= m->sizes.max_split;
-    if (was && !is) cdp__mem_down(&m->tally.oversize_segments, false, 1);
-    if (is && !was) cdp__mem_up(&m->tally.oversize_segments, false, 1);
-    s->size = size;
-}
-
-/* Changes the size of a segment. Only the difference counts as taken or returned. */
-CDP__PRIVATE void cdp__mem_foreign_resize(cdp_mem *m, cdp__mem_span *s, uint64_t size) {
-    if (size > s->size) cdp__mem_up(&m->tally.reserved_bytes, s->large, size - s->size);
-    if (size < s->size) cdp__mem_down(&m->tally.reserved_bytes, s->large, s->size - size);
-    m->held = m->held - s->size + size;
-    cdp__mem_foreign_set_size(m, s, size);
-}
-
-CDP__PRIVATE void cdp__mem_foreign_record(
-    cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *arena) {
-    cdp__mem_span range;
-    memset(&range, 0, sizeof range);
-    range.at = e->address;
-    range.size = e->size;
-    range.arena = arena;
-    range.stack = c->stack;
-    cdp__mem_event_span(m, c, e->action, &range);
-}
-
 /* Adds a segment that is completely free. */
 CDP__PRIVATE void cdp__mem_foreign_add(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_event *e, cdp__mem_arena *a, bool large) {
-    cdp__mem_part *const p = cdp__mem_span_add(m, a, e->address, e->size, large);
+    cdp__mem_part *const p = cdp__mem_span_add(m, e->action, a, e->address, e->size, large);
     p->span->reported = true;
-    p->span->grows = e->action == CDP_MEM_SEGMENT_MAP;
     p->span->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
-}
-
-/* Adds pages after a segment, or before it. */
-CDP__PRIVATE void cdp__mem_foreign_grow(cdp_mem *m, cdp__mem_span *s, const cdp_mem_event *e) {
-    const bool behind = e->address == s->at + s->size;
-    cdp__mem_part *const p = cdp__mem_part_new(m, e->address, e->size);
-    cdp__mem_part *other = s->first;
-    while (behind && other->next)
-        other = other->next;
-    cdp__mem_piece_end(m, other);
-    p->span = s;
-    p->state = CDP_MEM_PENDING; /* not free yet */
-    if (behind) {
-        p->prev = other;
-        other->next = p;
-    } else {
-        p->next = other;
-        other->prev = p;
-        s->first = p;
-        s->at = e->address;
-    }
-    cdp__mem_piece_begin(m, other);
-    cdp__mem_foreign_resize(m, s, s->size + e->size);
-    cdp__mem_part_free(m, p);
-    cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
-}
-
-/* Makes the blocks from `p` on a segment of their own. */
-CDP__PRIVATE void cdp__mem_foreign_divide(cdp_mem *m, cdp__mem_span *s, cdp__mem_part *p) {
-    cdp__mem_span *const t = m->unused_spans;
-    const uint64_t end = s->at + s->size;
-    m->unused_spans = t->next;
-    *t = *s;
-    t->label = 0;
-    cdp__mem_label_set(&m->log.labels, &t->label, s->label);
-    t->prev = s;
-    t->next = s->next;
-    if (t->next)
-        t->next->prev = t;
-    else
-        m->last_span = t;
-    s->next = t;
-    t->first = p;
-    t->at = p->at;
-    t->size = 0;
-    t->busy = 0;
-    cdp__mem_up(&m->tally.segment, t->large, 1);
-    cdp__mem_foreign_set_size(m, s, p->at - s->at);
-    cdp__mem_foreign_set_size(m, t, end - p->at);
-    for (; p; p = p->next) {
-        p->span = t;
-        if (p->state != CDP_MEM_INACTIVE) ++t->busy;
-    }
-    s->busy -= t->busy;
-}
-
-/* Removes free pages; `p` is their block, in no list. */
-CDP__PRIVATE void cdp__mem_foreign_shrink(cdp_mem *m, cdp__mem_part *p) {
-    cdp__mem_span *const s = p->span;
-    cdp__mem_part *const prev = p->prev, *const next = p->next;
-    if (!prev && !next) {
-        cdp__mem_span_remove(m, s);
-        return;
-    }
-    cdp__mem_piece_end(m, prev);
-    cdp__mem_piece_end(m, next);
-    if (prev && next) cdp__mem_foreign_divide(m, s, next);
-    if (prev)
-        prev->next = NULL;
-    else
-        s->first = next;
-    if (next) next->prev = NULL;
-    if (!prev) s->at = next->at;
-    cdp__mem_foreign_resize(m, s, s->size - p->size);
-    cdp__mem_part_drop(m, p);
-    cdp__mem_piece_begin(m, prev);
-    cdp__mem_piece_begin(m, next);
 }
 
 CDP__PRIVATE cdp_status cdp__mem_foreign_error(const cdp_mem_event *e, const char *why) {
@@ -213,10 +71,10 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_reserve(
         return cdp__fail_nomem("cdp_mem_note_event", cdp__mem_bins_bytes(false));
     s = e->action == CDP_MEM_SEGMENT_MAP ? cdp__mem_foreign_adjacent(m, a, e) : NULL;
     if (s)
-        cdp__mem_foreign_grow(m, s, e);
+        (void)cdp__mem_pages_grow(m, s, e->address, e->size);
     else
         cdp__mem_foreign_add(m, c, e, a, large);
-    cdp__mem_foreign_record(m, c, e, a);
+    cdp__mem_event_pages(m, c, e->action, e->address, e->size, a, c->stack);
     return CDP_OK;
 }
 
@@ -232,11 +90,11 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_release(
         return cdp__mem_foreign_error(e, "there is no such segment");
     if (!cdp__mem_prepare(m)) return cdp__fail_nomem("cdp_mem_note_event", sizeof *p);
     a = s->arena;
-    p = cdp__mem_foreign_cut(m, s, e->address, e->size);
+    p = cdp__mem_pages_cut(m, s, e->address, e->size);
     if (!p) return cdp__mem_foreign_error(e, "it is not free, or not of one segment");
     cdp__mem_call_watchers(m, e->action, e->address, e->size, &m->base);
-    cdp__mem_foreign_record(m, c, e, a);
-    cdp__mem_foreign_shrink(m, p);
+    cdp__mem_event_pages(m, c, e->action, e->address, e->size, a, c->stack);
+    cdp__mem_pages_shrink(m, p);
     return CDP_OK;
 }
 
@@ -252,13 +110,13 @@ CDP__PRIVATE cdp_status cdp__mem_foreign_alloc(
     if (!a || !cdp__mem_arena_ready(m, a, large) || !cdp__mem_prepare(m))
         return cdp__fail_nomem("cdp_mem_note_alloc", cdp__mem_bins_bytes(false));
     s = m->has_external ? cdp__mem_foreign_at(m, at, bytes) : NULL;
-    p = s && s->reported ? cdp__mem_foreign_cut(m, s, at, bytes) : NULL;
+    p = s && s->reported ? cdp__mem_pages_cut(m, s, at, bytes) : NULL;
     if (s && !p)
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_note_alloc: %llu bytes at 0x%llx are not free in one segment",
             (unsigned long long)bytes, (unsigned long long)at);
     if (!p) {
-        p = cdp__mem_span_add(m, a, at, bytes, large);
+        p = cdp__mem_span_add(m, CDP_MEM_SEGMENT_ALLOC, a, at, bytes, large);
         p->span->stack = c->stack;
         cdp__mem_label_set(&m->log.labels, &p->span->label, c->label);
         p->span->unrecorded = bytes < m->log.desc.min_bytes;

@@ -258,6 +258,18 @@ CDP__PRIVATE void cdp__mem_event_span(
     if (e && !e->stack && (c->wants & CDP__MEM_WANTS_ALLOC)) e->stack = s->stack;
 }
 
+/* Record an event of pages of a segment that grows. */
+CDP__PRIVATE void cdp__mem_event_pages(cdp_mem *m, const cdp__mem_call *c, cdp_mem_action action,
+    uint64_t at, uint64_t bytes, cdp__mem_arena *arena, uint32_t stack) {
+    cdp__mem_span pages;
+    memset(&pages, 0, sizeof pages);
+    pages.at = at;
+    pages.size = bytes;
+    pages.arena = arena;
+    pages.stack = stack;
+    cdp__mem_event_span(m, c, action, &pages);
+}
+
 /* A call of the library itself, without a stack. */
 CDP__PRIVATE void cdp__mem_call_plain(cdp_mem *m, cdp__mem_call *c) {
     c->caller = c->frame = NULL;

@@ -29,6 +29,7 @@
 #include "blocks.h"
 #include "history.h"
 #include "streams.h"
+#include "ranges.h"
 #include "shot.h"
 #include "names.h"
 #include "settings.h"
@@ -41,10 +42,17 @@ CDP__PRIVATE void cdp__mem_source_drop(const cdp_mem_source *s) {
 CDP__PRIVATE cdp_status cdp__mem_source_check(const cdp_mem_source *s) {
     const int events =
         !!s->event_create + !!s->event_destroy + !!s->event_record + !!s->event_query;
+    const int pages =
+        !!s->page_bytes + !!s->range_reserve + !!s->range_release + !!s->map + !!s->unmap;
     if (!s->reserve || !s->release || !s->name)
         return cdp__fail(CDP_ERR_INVALID, "a source needs a name, reserve and release");
     if (events != 0 && events != 4)
         return cdp__fail(CDP_ERR_INVALID, "a source has all four functions of events, or none");
+    if (pages != 0 && (pages != 5 || s->page_bytes < 4096 || s->page_bytes % CDP__MEM_UNIT))
+        return cdp__fail(CDP_ERR_INVALID,
+            "a source has page_bytes, range_reserve, range_release, map and unmap, or none of "
+            "them; page_bytes %llu must be 4096 or more, and a multiple of 512",
+            (unsigned long long)s->page_bytes);
     return CDP_OK;
 }
 
@@ -62,6 +70,10 @@ CDP__PRIVATE cdp_status cdp__mem_desc_check(const cdp_mem_desc *d, uint32_t devi
         return cdp__fail(CDP_ERR_INVALID,
             "large_segment_bytes %llu is below 10 MiB, or no multiple of 2 MiB",
             (unsigned long long)d->large_segment_bytes);
+    if (d->expandable && (d->max_split_bytes || d->no_cache || d->recorder_only))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_create: expandable segments go with no max_split_bytes, no_cache or "
+            "recorder_only; leave one of them out");
     if (!(d->gc_threshold >= 0 && d->gc_threshold < 1))
         return cdp__fail(CDP_ERR_INVALID, "gc_threshold is not between 0 and 1");
     for (i = 0; d->roundup_divisions && i < 16; ++i)
@@ -126,6 +138,11 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;
     st = cdp__mem_desc_check(desc, desc->recorder_only ? desc->device : source.device);
+    if (st == CDP_OK && desc->expandable && !source.map)
+        st = cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_mem_create: the source %s cannot map pages, which expandable needs; leave "
+            "expandable out",
+            source.name);
     m = st == CDP_OK ? (cdp_mem *)cdp__alloc_zero(os, sizeof *m) : NULL;
     if (st == CDP_OK && !m) st = cdp__fail_nomem("cdp_mem_create", sizeof *m);
     if (st != CDP_OK) {
@@ -203,9 +220,7 @@ CDP__PRIVATE void cdp__mem_arenas_close(const cdp_os *os, cdp_mem_pool *pool) {
     cdp__mem_arena *a, *next;
     for (a = pool->arenas; a; a = next) {
         next = a->next;
-        cdp__free(os, a->bins[0]);
-        cdp__free(os, a->bins[1]);
-        cdp__free(os, a);
+        cdp__mem_arena_close(os, a);
     }
     pool->arenas = NULL;
 }
@@ -257,7 +272,7 @@ CDP__PRIVATE void cdp__mem_close(cdp_mem *m) {
 CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     cdp__mem_span *s, *next;
     cdp__mem_call c;
-    uint64_t bytes;
+    uint64_t bytes, back = 0;
     if (!mem || cdp__mem_here(mem, "cdp_mem_destroy") != CDP_OK) return 0;
     cdp__ended_add(mem);
     cdp__mem_call_plain(mem, &c);
@@ -267,7 +282,7 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     bytes = cdp__mem_leaks(mem);
     for (s = mem->spans; s; s = next) {
         next = s->next;
-        if (!s->busy && cdp__mem_release(mem, &c, s) != CDP_OK)
+        if (cdp__mem_give_back(mem, &c, s, &back) != CDP_OK)
             cdp__mem_warn(mem, cdp_last_error()->text);
     }
     cdp__mem_unlock(mem);

@@ -24,6 +24,7 @@
 #include "blocks.h"
 #include "history.h"
 #include "streams.h"
+#include "ranges.h"
 #include "request.h"
 #include "lifetime.h"
 #include "calls.h"
@@ -64,7 +65,8 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
             pool->source.name);
     }
     ++m->stats.device_allocs;
-    p = cdp__mem_span_add(m, a, (uint64_t)(uintptr_t)at, bytes, true);
+    p = cdp__mem_span_add(
+        m, CDP_MEM_SEGMENT_ALLOC, a, (uint64_t)(uintptr_t)at, bytes, true);
     cdp__mem_label_set(&m->log.labels, &p->span->label, pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);
@@ -136,18 +138,16 @@ CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *p
     return n;
 }
 
-/* Returns the segments of a pool that have no block in use. Adds their bytes to *bytes. */
+/* Returns the segments of a pool that have no block in use, and idle pages. Adds their bytes to *bytes. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool, uint64_t *bytes) {
     cdp__mem_span *s, *next;
     for (s = m->spans; s; s = next) {
-        const uint64_t size = s->size;
         cdp_status st;
         next = s->next;
-        if (s->arena->pool != pool || s->busy) continue;
-        st = cdp__mem_release(m, c, s);
+        if (s->arena->pool != pool) continue;
+        st = cdp__mem_give_back(m, c, s, bytes);
         if (st != CDP_OK) return st;
-        *bytes += size;
     }
     return CDP_OK;
 }

@@ -1,7 +1,7 @@
 /* mem/request.h - one allocation, step by step
 
    Knows: the order in which memory is searched. Promises: a step that fails changes nothing, except
-   that it may have returned memory to the source. */
+   that it may have returned memory to the source, or mapped pages that stay free. */
 #ifndef CDP_SRC_MEM_REQUEST_H
 #define CDP_SRC_MEM_REQUEST_H
 
@@ -18,6 +18,7 @@
 #include "blocks.h"
 #include "history.h"
 #include "streams.h"
+#include "ranges.h"
 
 typedef struct cdp__mem_request { /* one request */
     cdp_mem_pool *pool;
@@ -56,14 +57,16 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit(
     return p ? p : cdp__mem_fit_exact(m, arena, a);
 }
 
-/* Adds a segment to the pool, with one block in no list. NOMEM: the source has none, or the
-   limit forbids it. */
+/* Adds a segment to the pool, or pages to one, for a block in no list. NOMEM: the source has none,
+   or the limit forbids it. */
 CDP__PRIVATE cdp_status cdp__mem_segment_new(
     cdp_mem *m, const cdp__mem_call *c, cdp__mem_request *a, cdp__mem_part **out) {
     const cdp_mem_source *const s = &a->pool->source;
     const uint64_t bytes = m->desc.no_cache ? a->size : cdp__mem_segment_size(&m->sizes, a->size);
     void *at = NULL;
     cdp_status st;
+    if (cdp__mem_expands(m, a->pool))
+        return cdp__mem_expand(m, c, a->arena, a->large, a->size, &a->no_host, out);
     if (m->limit && (bytes > m->limit || m->held > m->limit - bytes)) {
         ++m->stats.oom_rejections;
         return CDP_ERR_NOMEM;
@@ -80,20 +83,26 @@ CDP__PRIVATE cdp_status cdp__mem_segment_new(
             s->name, (unsigned long long)(uintptr_t)at);
     }
     ++m->stats.device_allocs;
-    *out = cdp__mem_span_add(m, a->arena, (uint64_t)(uintptr_t)at, bytes, a->large);
+    *out = cdp__mem_span_add(
+        m, CDP_MEM_SEGMENT_ALLOC, a->arena, (uint64_t)(uintptr_t)at, bytes, a->large);
     (*out)->span->stack = c->stack;
     cdp__mem_label_set(&m->log.labels, &(*out)->span->label, a->pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, (*out)->span);
     return CDP_OK;
 }
 
-/* True if a segment is completely free and may be returned while its pool lives. */
-CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
+/* True if what is free of a segment may be returned while its pool lives. */
+CDP__PRIVATE bool cdp__mem_returns(const cdp__mem_span *s) {
     const cdp_mem_pool *const pool = s->arena->pool;
-    return !s->busy && !s->reported && !pool->fixed_bytes && !pool->keep && !pool->captured;
+    return !s->reported && !pool->fixed_bytes && !pool->keep && !pool->captured;
 }
 
-/* Returns the idle segments of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
+/* True if a segment that does not grow is completely free and may be returned. */
+CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
+    return !s->busy && !s->range && cdp__mem_returns(s);
+}
+
+/* Returns the idle segments and pages of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
    Returns the number of bytes; stops if the source fails, with its status in *st. */
 CDP__PRIVATE uint64_t cdp__mem_release_idle(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, cdp_status *st) {
@@ -102,11 +111,9 @@ CDP__PRIVATE uint64_t cdp__mem_release_idle(
     *st = CDP_OK;
     for (s = m->spans; s && *st == CDP_OK; s = next) {
         const cdp_mem_pool *const of = s->arena->pool;
-        const uint64_t size = s->size;
         next = s->next;
-        if (!cdp__mem_idle(s) || (pool && of != pool && of != &m->base)) continue;
-        *st = cdp__mem_release(m, c, s);
-        if (*st == CDP_OK) bytes += size;
+        if (!cdp__mem_returns(s) || (pool && of != pool && of != &m->base)) continue;
+        *st = cdp__mem_give_back(m, c, s, &bytes);
     }
     return bytes;
 }
@@ -263,7 +270,8 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(
     const cdp_status st = cdp__mem_find(m, c, a, &p);
     bool splits;
     if (st != CDP_OK) return st;
-    splits = cdp__mem_splits(&m->sizes, a->large && !a->pool->fixed_bytes, a->size, p->size)
+    splits = cdp__mem_splits(
+                 &m->sizes, a->large && !a->pool->fixed_bytes && !p->span->range, a->size, p->size)
         && !p->span->arena->pool->no_split && !m->desc.no_cache;
     cdp__mem_part_cut(m, p, splits, a->size);
     ++m->requests;
@@ -273,7 +281,7 @@ CDP__MEM_HOT cdp_status cdp__mem_serve(
     cdp__mem_event_alloc(m, c, p);
     if (a->pool != &m->base) {
         a->pool->hash = cdp__mem_mix(a->pool->hash, a->size);
-        a->pool->hash = cdp__mem_mix(a->pool->hash, p->at - p->span->at);
+        a->pool->hash = cdp__mem_mix(a->pool->hash, cdp__mem_offset(p));
     }
     *out = (void *)(uintptr_t)p->at;
     return CDP_OK;

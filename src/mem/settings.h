@@ -131,6 +131,11 @@ CDP__PRIVATE bool cdp__mem_read_setting(
         const cdp__mem_word w = cdp__mem_word_next(text, ",");
         return cdp__mem_word_part(&w, &d->gc_threshold);
     }
+    if (cdp__mem_word_is(name, "expandable_segments")) {
+        const cdp__mem_word w = cdp__mem_word_next(text, ",");
+        d->expandable = cdp__mem_word_is(&w, "True");
+        return d->expandable || cdp__mem_word_is(&w, "False");
+    }
     if (cdp__mem_word_is(name, "roundup_power2_divisions"))
         return cdp__mem_read_divisions(text, divisions, d);
     return false;

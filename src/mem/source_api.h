@@ -28,6 +28,18 @@ typedef struct cdp_mem_source {
     cdp_status (*event_query)(void *user, void *event); /* OK: passed; PENDING; or an error   */
     /* Optional: whether a graph is being captured from this stream. */
     bool (*capturing)(void *user, void *stream);
+    /* Optional, all five or none: segments that grow (desc.expandable). A range of addresses gets
+       memory in its pages: every `at` of map and unmap lies a multiple of page_bytes after the
+       start of its range, and `bytes` is a multiple, too. page_bytes: 4096 or more. */
+    uint64_t page_bytes;
+    /* Reserve addresses, aligned to 512, without memory: `least` bytes or more, a multiple of
+       page_bytes; *bytes says how many. As many as the device has bytes is a good size. */
+    cdp_status (*range_reserve)(void *user, uint64_t least, void **at, uint64_t *bytes);
+    void (*range_release)(void *user, void *at, uint64_t bytes); /* nothing is mapped in it        */
+    /* Give these pages memory. If this fails, none of them has any. NOMEM: as for reserve. */
+    cdp_status (*map)(void *user, void *at, uint64_t bytes);
+    /* Take their memory away, after the work that `stream` holds: only that may still use it. */
+    cdp_status (*unmap)(void *user, void *at, uint64_t bytes, void *stream);
     /* Optional: called once, by cdp_mem_destroy or cdp_mem_pool_destroy. */
     void (*destroy)(void *user);
 } cdp_mem_source;

@@ -14,6 +14,8 @@
 #define FAKE_ADDRESSES ((uintptr_t)1 << (FAKE_FEW_ADDRESSES ? 28 : 44))
 #define FAKE_UNIT 0x200000u /* 2 MiB */
 #define FAKE_UNITS 1900u    /* of 32 bits after FAKE_ADDRESSES */
+#define FAKE_RANGES 128u
+#define FAKE_PAGES 64u /* of a range at most, 2 MiB each */
 
 typedef struct fake_stream {
     uint64_t queued, done;
@@ -25,6 +27,12 @@ typedef struct fake_event {
     uint64_t at;
 } fake_event;
 
+typedef struct fake_range { /* addresses whose pages can be mapped */
+    char *at;
+    uint64_t bytes;
+    bool mapped[FAKE_PAGES];
+} fake_range;
+
 typedef struct fake {
     fake_stream streams[FAKE_STREAMS];
     uint64_t held, limit, calls, fail_at; /* the fail_at-th call from now on fails; 0: none */
@@ -34,6 +42,9 @@ typedef struct fake {
     bool numbers; /* addresses are numbers, nothing is behind them */
     uint64_t next_number;
     bool taken[FAKE_UNITS]; /* by units of addresses, where these are few */
+    fake_range ranges[FAKE_RANGES];
+    uint64_t range_count, maps, unmaps;
+    const char *fault; /* the first mistake of the allocator; NULL: none */
     int destroyed;
 } fake;
 
@@ -92,6 +103,97 @@ TEST_API cdp_status fake_release(void *user, void *at, uint64_t bytes) {
         memset(f->taken + ((uintptr_t)at - FAKE_ADDRESSES) / FAKE_UNIT, 0, fake_units(bytes));
     f->held -= bytes;
     ++f->releases;
+    return CDP_OK;
+}
+
+/* ---- ranges: pages that are mapped twice, used unmapped or left behind are faults ---- */
+
+TEST_API void fake_blame(fake *f, const char *what) {
+    if (!f->fault) f->fault = what;
+}
+
+TEST_API cdp_status fake_range_reserve(void *user, uint64_t least, void **at, uint64_t *bytes) {
+    fake *const f = (fake *)user;
+    fake_range *r = f->ranges;
+    if (fake_fails(f)) return f->fail_with;
+    while (r < f->ranges + FAKE_RANGES && r->bytes)
+        ++r;
+    if (least > (uint64_t)FAKE_PAGES * FAKE_UNIT || r == f->ranges + FAKE_RANGES)
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "no addresses are left");
+    memset(r, 0, sizeof *r);
+    r->bytes = least < 16u * FAKE_UNIT ? 16u * FAKE_UNIT : least;
+    if (f->numbers) {
+        const uint64_t number = fake_next_address(f, r->bytes);
+        if (number != UINT64_MAX) r->at = (char *)(FAKE_ADDRESSES + (uintptr_t)number);
+    } else if (posix_memalign((void **)&r->at, 512, (size_t)r->bytes) != 0)
+        r->at = NULL;
+    if (!r->at) {
+        r->bytes = 0;
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "no addresses are left");
+    }
+    *at = r->at;
+    *bytes = r->bytes;
+    ++f->range_count;
+    return CDP_OK;
+}
+
+TEST_API void fake_range_release(void *user, void *at, uint64_t bytes) {
+    fake *const f = (fake *)user;
+    fake_range *r = f->ranges;
+    while (r < f->ranges + FAKE_RANGES && (!r->bytes || r->at != (char *)at))
+        ++r;
+    if (r == f->ranges + FAKE_RANGES || r->bytes != bytes) {
+        fake_blame(f, "a range was released that is none");
+        return;
+    }
+    if (memchr(r->mapped, 1, sizeof r->mapped)) fake_blame(f, "a range with pages was released");
+    if (!f->numbers)
+        free(at);
+    else if (FAKE_FEW_ADDRESSES)
+        memset(f->taken + ((uintptr_t)at - FAKE_ADDRESSES) / FAKE_UNIT, 0, fake_units(bytes));
+    r->bytes = 0;
+    --f->range_count;
+}
+
+/* The flags of these pages, which must all be `mapped`; NULL, and a fault: they are not. */
+TEST_API bool *fake_pages(fake *f, const void *at, uint64_t bytes, bool mapped) {
+    const fake_range *r = f->ranges;
+    for (; r < f->ranges + FAKE_RANGES; ++r) {
+        const uint64_t from = (uint64_t)((const char *)at - r->at);
+        if (!r->bytes || (const char *)at < r->at || from + bytes > r->bytes) continue;
+        if (from % FAKE_UNIT || bytes % FAKE_UNIT || !bytes) break;
+        if (memchr(r->mapped + from / FAKE_UNIT, !mapped, (size_t)(bytes / FAKE_UNIT))) break;
+        return (bool *)r->mapped + from / FAKE_UNIT;
+    }
+    fake_blame(f, mapped ? "pages were unmapped that are none" : "pages were mapped twice");
+    return NULL;
+}
+
+TEST_API cdp_status fake_map(void *user, void *at, uint64_t bytes) {
+    fake *const f = (fake *)user;
+    bool *const pages = fake_pages(f, at, bytes, false);
+    if (fake_fails(f) || !pages) return f->fail_with;
+    if (f->limit && f->held + bytes > f->limit)
+        return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "the device is full");
+    memset(pages, 1, (size_t)(bytes / FAKE_UNIT));
+    if (!f->numbers) memset(at, 0xcb, (size_t)bytes);
+    f->held += bytes;
+    ++f->reserves;
+    ++f->maps;
+    return CDP_OK;
+}
+
+TEST_API cdp_status fake_unmap(void *user, void *at, uint64_t bytes, void *stream) {
+    fake *const f = (fake *)user;
+    bool *const pages = fake_pages(f, at, bytes, true);
+    fake_stream *const s = &f->streams[(uintptr_t)stream / 16u];
+    if (fake_fails(f) || !pages) return f->fail_with == CDP_ERR_NOMEM ? CDP_ERR_IO : f->fail_with;
+    s->done = s->queued; /* it waited */
+    memset(pages, 0, (size_t)(bytes / FAKE_UNIT));
+    if (!f->numbers) memset(at, 0xdd, (size_t)bytes);
+    f->held -= bytes;
+    ++f->releases;
+    ++f->unmaps;
     return CDP_OK;
 }
 
@@ -168,6 +270,11 @@ TEST_API cdp_mem_source fake_source(fake *f) {
     s.event_record = fake_event_record;
     s.event_query = fake_event_query;
     s.capturing = fake_capturing;
+    s.page_bytes = FAKE_UNIT;
+    s.range_reserve = fake_range_reserve;
+    s.range_release = fake_range_release;
+    s.map = fake_map;
+    s.unmap = fake_unmap;
     s.destroy = fake_destroy;
     return s;
 }
@@ -261,6 +368,22 @@ TEST_API bool labels_right(const cdp_mem *m) {
     return !bytes && !blocks && !left;
 }
 
+/* What is wrong with a segment that grows and its place in its range. */
+TEST_API const char *grown_wrong(const cdp__mem_span *s) {
+    const cdp__mem_range *const r = s->range;
+    const uint64_t page = s->arena->pool->source.page_bytes;
+    const cdp__mem_range *of = s->arena->ranges[s->large];
+    while (of && of != r)
+        of = of->next;
+    if (!of) return "a segment is in a range of another arena";
+    if ((s->at - r->at) % page || s->size % page) return "a segment is not made of pages";
+    if (s->at < r->at || s->at + s->size > r->at + r->size) return "a segment leaves its range";
+    if (s->below ? s->below->above != s : r->first != s) return "a range has its segments wrong";
+    if (s->above && s->above->below != s) return "a range has its segments wrong";
+    if (s->above && s->above->at <= s->at + s->size) return "two segments of a range touch";
+    return s->grows ? NULL : "a segment in a range does not grow";
+}
+
 /* What is wrong with an allocator; NULL: nothing. */
 TEST_API const char *mem_wrong(const cdp_mem *m) {
     sums allocated = {{0}, {0}}, active = {{0}, {0}}, split = {{0}, {0}}, held = {{0}, {0}},
@@ -272,8 +395,10 @@ TEST_API const char *mem_wrong(const cdp_mem *m) {
         uint64_t at = s->at;
         uint32_t busy = 0;
         sums_add(&held, s->large, s->size);
+        if (s->range && grown_wrong(s)) return grown_wrong(s);
         for (const cdp__mem_part *p = s->first; p; p = p->next) {
             ++parts;
+            if (!p->next && s->last != p) return "the last block is another one";
             if (p->at != at || p->span != s) return "blocks do not tile their segment";
             if (p->size % 512 || !p->size) return "a size is no multiple of 512";
             if (p->next && p->next->prev != p) return "neighbours disagree";

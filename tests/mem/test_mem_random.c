@@ -95,6 +95,7 @@ static void host_yield(void *user) {
 static void check_all(run *r) {
     const char *const bad = mem_wrong(r->mem);
     if (bad) wrong(r, bad);
+    if (r->f.fault) wrong(r, r->f.fault);
     if (r->mem->held != r->f.held) wrong(r, "the source has given other bytes than are held");
     for (uint32_t i = 0; i < r->live_count; ++i) {
         const live *const l = &r->live[i];
@@ -388,6 +389,7 @@ static void begin(run *r, uint64_t seed, bool numbers) {
     d.coarse_bins = false;
     d.max_split_bytes = seed % 5 == 0 ? 24 * MIB : 0;
     d.no_cache = seed % 11 == 0;
+    d.expandable = seed % 2 && !d.max_split_bytes && !d.no_cache;
     d.gc_threshold = seed % 3 == 0 ? 0.6 : 0;
     r->whole = true;
     if (cdp_mem_create(&d, &r->mem) != CDP_OK) wrong(r, "no allocator");
@@ -414,6 +416,8 @@ static void finish(run *r) {
         wrong(r, "something is left when all is free");
     check_file(r);
     if (cdp_mem_destroy(r->mem) != 0) wrong(r, "blocks are left");
+    if (r->f.range_count) wrong(r, "ranges of addresses are left");
+    if (r->f.fault) wrong(r, r->f.fault);
     if (r->f.events) wrong(r, "events are left");
     if (r->host_left) wrong(r, "host memory is left");
     free(r->stream_of);
@@ -429,6 +433,8 @@ static uint64_t one(uint64_t seed, uint64_t operations, bool numbers, uint64_t c
     }
     finish(&r);
     T(operations < 1000 || seed % 11 == 0 || (r.ooms && r.f.releases));
+    T(operations < 1000 || seed % 2 == 0 || !r.f.numbers || seed % 11 == 0 || seed % 5 == 0
+        || (r.f.maps && r.f.unmaps));
     return r.hash;
 }
 
