@@ -28,6 +28,22 @@ typedef struct cdp__mem_request { /* one request */
     bool large, capturing, no_host; /* no_host: no host memory for records */
 } cdp__mem_request;
 
+/* The best free block, from list *list on, that does not end its segment, else `end`, which does:
+   the end is worth more than its size, because pages behind it make it larger. */
+CDP__ONE_COPY CDP__PRIVATE cdp__mem_part *cdp__mem_bins_inner(
+    const cdp__mem_bins *b, uint64_t size, cdp__mem_part *end, uint32_t *list) {
+    uint32_t i;
+    for (i = *list; i != CDP__MEM_BINS; i = cdp__mem_bins_next(b, i + 1)) {
+        cdp__mem_part *p, *best = NULL;
+        for (p = b->head[i]; p; p = p->bin_next)
+            if (p->next && p->size >= size && (!best || p->size < best->size)) best = p;
+        if (!best) continue;
+        *list = i;
+        return best;
+    }
+    return end;
+}
+
 /* Takes the best free block among the first `most` of each list out of its list; NULL: none has
    room and suits. */
 CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
@@ -38,6 +54,7 @@ CDP__MEM_HOT cdp__mem_part *cdp__mem_fit_among(
     if (!b) return NULL;
     p = cdp__mem_bins_best(b, a->size, most, &list);
     if (!p) return NULL;
+    if (p->span->range && !p->next) p = cdp__mem_bins_inner(b, a->size, p, &list);
     if (!arena->pool->fixed_bytes && !cdp__mem_suits(&m->sizes, a->size, p->size)) return NULL;
     cdp__mem_bins_take_from(b, list, p);
     return p;
