@@ -52,6 +52,7 @@
         use a block on a second stream                     cdp_mem_record_stream before
                                                            cdp_mem_free
         give cached memory back                            cdp_mem_trim, cdp_mem_pool_trim
+        not fail for lack of one large piece               desc.expandable
         stay below a limit                                 desc.limit_bytes, cdp_mem_set_limit
         keep a graph's memory apart                        cdp_mem_pool_create, cdp_mem_alloc_at
         have equal offsets on all ranks                    cdp_mem_pool_desc.fixed_bytes,
@@ -93,8 +94,7 @@
         _memory_viz.py trace, segments, memory, compare    tools/memory_viz.c, the same words
         attach_out_of_memory_observer                      cdp_mem_on_oom
         Different here: the history is bounded by default, and lost events are counted; stacks
-        hold addresses of C functions, which are named by `memory_viz symbols`; segments never
-        grow (expandable_segments).
+        hold addresses of C functions, which are named by `memory_viz symbols`.
 
     CONFIGURATION
         Macros of cdp.h only. Before glibc 2.34, cdp_mem_source_cuda needs -ldl.
@@ -178,7 +178,8 @@ typedef struct cdp_mem_source {
     /* Reserve addresses, aligned to 512, without memory: `least` bytes or more, a multiple of
        page_bytes; *bytes says how many. As many as the device has bytes is a good size. */
     cdp_status (*range_reserve)(void *user, uint64_t least, void **at, uint64_t *bytes);
-    void (*range_release)(void *user, void *at, uint64_t bytes); /* nothing is mapped in it        */
+    void (*range_release)(
+        void *user, void *at, uint64_t bytes); /* nothing is mapped in it        */
     /* Give these pages memory. If this fails, none of them has any. NOMEM: as for reserve. */
     cdp_status (*map)(void *user, void *at, uint64_t bytes);
     /* Take their memory away, after the work that `stream` holds: only that may still use it. */
@@ -188,12 +189,14 @@ typedef struct cdp_mem_source {
 } cdp_mem_source;
 
 /* The CUDA device that is current on this thread. `cudart`: file of the CUDA runtime to load,
-   NULL for the usual names. Errors: UNSUPPORTED (no such library, or no device; the text names
+   NULL for the usual names. Pages are of the driver's smallest size, usually 2 MiB, and for this
+   device alone: not for peers, not for cudaIpcGetMemHandle. Errors: UNSUPPORTED (no such library, or no device; the text names
    what was looked for), IO, NOMEM. Pass the result to one allocator or pool, which destroys it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out);
 
 /* Host memory from os->alloc (`os` NULL: cdp_os_default()), at most `limit_bytes` at a time (0:
-   no limit). It has no streams: a free is complete at once. Errors: NOMEM. Pass it to one
+   no limit). Pages, of 2 MiB, come from the system itself (mmap, VirtualAlloc; not with
+   CDP_NO_OS). It has no streams: a free is complete at once. Errors: NOMEM. Pass it to one
    allocator or pool. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out);
@@ -361,8 +364,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stre
 /* Bytes that the caller may use at `data`; 0 when it is no live block of `mem`. */
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data);
 
-/* Complete the frees whose events have passed, and give back all segments without any block in use.
-   Returns the bytes given back. Of private pools too, but not of those that are fixed, that are
+/* Complete the frees whose events have passed, and give back all segments without any block in use;
+   of segments that grow, all pages without one. Returns the bytes given back. Of private pools too, but not of those that are fixed, that are
    made with `keep`, or that served a request while a graph was captured: see
    cdp_mem_pool_trim. */
 CDP_API uint64_t cdp_mem_trim(cdp_mem *mem);
@@ -384,7 +387,7 @@ typedef bool (*cdp_mem_oom_func)(void *user, cdp_mem *mem, const cdp_mem_oom *oo
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user);
 
 /* Call `func` for each segment: now for those that exist, later for each new one, and before one is
-   given back. Under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID
+   given back. Of segments that grow it hears of pages: SEGMENT_MAP and SEGMENT_UNMAP. Under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID
    (8 watchers exist already). cdp_mem_unwatch removes those with this `user`. */
 typedef void (*cdp_mem_watch_func)(
     void *user, cdp_mem_action action, void *at, uint64_t bytes, cdp_mem_pool *pool);
@@ -837,9 +840,9 @@ struct cdp__mem_span { /* a segment */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
-    bool reported;   /* of another allocator, which reports its end */
-    bool unrecorded; /* its beginning was left out, so its end is, too */
-    bool grows;      /* single pages are mapped and unmapped */
+    bool reported;                /* of another allocator, which reports its end */
+    bool unrecorded;              /* its beginning was left out, so its end is, too */
+    bool grows;                   /* single pages are mapped and unmapped */
     cdp__mem_range *range;        /* of our own that grow: the addresses that it is part of */
     cdp__mem_span *below, *above; /* in this range, in the order of addresses               */
 };
@@ -2918,8 +2921,8 @@ CDP__PRIVATE uint64_t cdp__mem_hole_part(
 
 /* Compares the place behind a segment with the best one so far. Free blocks at the edges of
    holes count, and segments between holes that are completely free. */
-CDP__PRIVATE void cdp__mem_spot_look(cdp__mem_range *r, cdp__mem_span *below, uint64_t page,
-    uint64_t size, cdp__mem_spot *best) {
+CDP__PRIVATE void cdp__mem_spot_look(
+    cdp__mem_range *r, cdp__mem_span *below, uint64_t page, uint64_t size, cdp__mem_spot *best) {
     const cdp__mem_span *s = below;
     uint64_t at, cost = 0, start, hole = cdp__mem_hole(r, s, &at);
     if (!hole) return;
@@ -7406,10 +7409,62 @@ CDP__PRIVATE bool cdp__mem_peak_text(cdp__mem_output *w, const cdp_mem_shot *s) 
     return true;
 }
 
+/* ---- >>os/pages: addresses without memory, and memory for their pages ------------------------ */
+
+/* Knows: mmap() and VirtualAlloc(). Promises: reserved addresses cost no memory; what is committed
+   reads as 0; what is taken back is memory of nobody. For cdp_mem.h. */
+
+#ifdef CDP_NO_OS
+#define CDP__PAGES 0
+#else
+#define CDP__PAGES 1 /* the functions below exist */
+#ifdef _WIN32
+CDP__PRIVATE void *cdp__pages_reserve(uint64_t bytes) {
+    return VirtualAlloc(NULL, (SIZE_T)bytes, MEM_RESERVE, PAGE_NOACCESS);
+}
+CDP__PRIVATE void cdp__pages_release(void *at, uint64_t bytes) {
+    (void)bytes;
+    VirtualFree(at, 0, MEM_RELEASE);
+}
+CDP__PRIVATE bool cdp__pages_commit(void *at, uint64_t bytes) {
+    return VirtualAlloc(at, (SIZE_T)bytes, MEM_COMMIT, PAGE_READWRITE) != NULL;
+}
+CDP__PRIVATE bool cdp__pages_take_back(void *at, uint64_t bytes) {
+    return VirtualFree(at, (SIZE_T)bytes, MEM_DECOMMIT) != 0;
+}
+#else
+#include <sys/mman.h>
+#ifndef MAP_ANONYMOUS
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0
+#endif
+CDP__PRIVATE void *cdp__pages_none(void *at, uint64_t bytes, int flags) {
+    void *const p = mmap(at, (size_t)bytes, PROT_NONE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+CDP__PRIVATE void *cdp__pages_reserve(uint64_t bytes) {
+    return cdp__pages_none(NULL, bytes, 0);
+}
+CDP__PRIVATE void cdp__pages_release(void *at, uint64_t bytes) {
+    munmap(at, (size_t)bytes);
+}
+CDP__PRIVATE bool cdp__pages_commit(void *at, uint64_t bytes) {
+    return mprotect(at, (size_t)bytes, PROT_READ | PROT_WRITE) == 0;
+}
+/* A new mapping in place of the old one: that gives the memory back everywhere at once. */
+CDP__PRIVATE bool cdp__pages_take_back(void *at, uint64_t bytes) {
+    return cdp__pages_none(at, bytes, MAP_FIXED) != NULL;
+}
+#endif
+#endif
+
 /* ---- >>mem/sources: host memory, another allocator ------------------------------------------- */
 
-/* Knows: host memory, and segments of another allocator. Promises: addresses are aligned to 512; a
-   free is complete at once, because there are no streams. */
+/* Knows: host memory, as a whole or by pages, and segments of another allocator. Promises:
+   addresses are aligned to 512; a free is complete at once, because there are no streams. */
 
 typedef struct cdp__mem_host {
     const cdp_os *os;
@@ -7417,12 +7472,18 @@ typedef struct cdp__mem_host {
     uint64_t limit, used;
 } cdp__mem_host;
 
+/* NOMEM if so many bytes more are above the limit. */
+CDP__PRIVATE cdp_status cdp__mem_host_room(const cdp__mem_host *h, uint64_t bytes) {
+    if (h->limit && (bytes > h->limit || h->used > h->limit - bytes))
+        return cdp__fail(CDP_ERR_NOMEM, "host memory: the limit of this source is reached");
+    return CDP_OK;
+}
+
 /* os->alloc aligns to 64, so this aligns the segment, and stores the address to free before it. */
 CDP__PRIVATE cdp_status cdp__mem_host_reserve(void *user, uint64_t bytes, void **out) {
     cdp__mem_host *const h = (cdp__mem_host *)user;
     char *raw, *at;
-    if (h->limit && (bytes > h->limit || h->used > h->limit - bytes))
-        return cdp__fail(CDP_ERR_NOMEM, "host memory: the limit of this source is reached");
+    if (cdp__mem_host_room(h, bytes) != CDP_OK) return CDP_ERR_NOMEM;
     raw = (char *)cdp__alloc(h->os, bytes + 1024);
     if (!raw) return cdp__fail_nomem("a segment of host memory", bytes);
     at = raw + 512;
@@ -7448,6 +7509,59 @@ CDP__PRIVATE cdp_status cdp__mem_host_info(void *user, uint64_t *free_bytes, uin
     *free_bytes = h->limit - h->used;
     return CDP_OK;
 }
+
+#if CDP__PAGES
+/* Addresses cost nothing where pointers have 64 bits; where the system refuses so many, fewer. */
+#define CDP__MEM_HOST_RANGE (sizeof(void *) < 8 ? 256 * CDP__MEM_MIB : CDP__MEM_MIB << 20)
+
+CDP__PRIVATE cdp_status cdp__mem_host_range_reserve(
+    void *user, uint64_t least, void **at, uint64_t *bytes) {
+    const cdp__mem_host *const h = (const cdp__mem_host *)user;
+    uint64_t n = h->limit ? cdp__mem_up_to(h->limit + h->limit / 8, CDP__MEM_SMALL_SEGMENT)
+                          : CDP__MEM_HOST_RANGE;
+    for (n = cdp__max(n, least);; n = cdp__max(least, n / 2)) {
+        *at = n <= PTRDIFF_MAX ? cdp__pages_reserve(n) : NULL;
+        *bytes = n;
+        if (*at) return CDP_OK;
+        if (n == least) return cdp__fail_nomem("a range of addresses", least);
+    }
+}
+
+CDP__PRIVATE void cdp__mem_host_range_release(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    cdp__pages_release(at, bytes);
+}
+
+CDP__PRIVATE cdp_status cdp__mem_host_map(void *user, void *at, uint64_t bytes) {
+    cdp__mem_host *const h = (cdp__mem_host *)user;
+    if (cdp__mem_host_room(h, bytes) != CDP_OK) return CDP_ERR_NOMEM;
+    if (!cdp__pages_commit(at, bytes)) return cdp__fail_nomem("pages of host memory", bytes);
+    h->used += bytes;
+    return CDP_OK;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_host_unmap(void *user, void *at, uint64_t bytes, void *stream) {
+    cdp__mem_host *const h = (cdp__mem_host *)user;
+    (void)stream;
+    if (!cdp__pages_take_back(at, bytes))
+        return cdp__fail(CDP_ERR_IO, "host memory: the system does not take %llu bytes back",
+            (unsigned long long)bytes);
+    h->used -= bytes;
+    return CDP_OK;
+}
+
+CDP__PRIVATE void cdp__mem_host_pages(cdp_mem_source *out) {
+    out->page_bytes = CDP__MEM_SMALL_SEGMENT;
+    out->range_reserve = cdp__mem_host_range_reserve;
+    out->range_release = cdp__mem_host_range_release;
+    out->map = cdp__mem_host_map;
+    out->unmap = cdp__mem_host_unmap;
+}
+#else
+CDP__PRIVATE void cdp__mem_host_pages(cdp_mem_source *out) {
+    (void)out;
+}
+#endif
 
 CDP__PRIVATE cdp_status cdp__mem_of_reserve(void *user, uint64_t bytes, void **out) {
     const cdp__mem_host *const h = (const cdp__mem_host *)user;
@@ -7492,6 +7606,7 @@ CDP_API cdp_status cdp_mem_source_host(
     out->name = "host";
     out->reserve = cdp__mem_host_reserve;
     out->release = cdp__mem_host_release;
+    cdp__mem_host_pages(out);
     if (limit_bytes) out->info = cdp__mem_host_info;
     return CDP_OK;
 }
@@ -7535,6 +7650,7 @@ CDP_API cdp_status cdp_mem_source_of(
     X(cudaEventRecord, (void *, void *)) \
     X(cudaEventQuery, (void *)) \
     X(cudaStreamIsCapturing, (void *, int *)) \
+    X(cudaStreamSynchronize, (void *)) \
     X(cudaThreadExchangeStreamCaptureMode, (int *))
 /* clang-format on */
 #define CDP__MEM_CUDA_MEMBER(name, parameters) int(*name) parameters;
@@ -7730,19 +7846,8 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
     return cdp__mem_cuda_error(u, "cudaGetDevice", code);
 }
 
-CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) {
-    cdp__mem_cuda *u;
-    cdp_status st;
-    if (!out) return cdp__missing("cdp_mem_source_cuda", "out");
-    memset(out, 0, sizeof *out);
-    u = (cdp__mem_cuda *)cdp__alloc_zero(cdp_os_default(), sizeof *u);
-    if (!u) return cdp__fail_nomem("cdp_mem_source_cuda", sizeof *u);
-    st = cdp__mem_cuda_load(u, cudart);
-    if (st == CDP_OK) st = cdp__mem_cuda_device(u);
-    if (st != CDP_OK) {
-        cdp__mem_cuda_destroy(u);
-        return st;
-    }
+/* Fills in all but the functions of pages. */
+CDP__PRIVATE void cdp__mem_cuda_source(cdp__mem_cuda *u, cdp_mem_source *out) {
     cdp__format(u->name, sizeof u->name, "cuda:%d", u->device);
     out->user = u;
     out->name = u->name;
@@ -7756,6 +7861,193 @@ CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) 
     out->event_query = cdp__mem_cuda_event_query;
     out->capturing = cdp__mem_cuda_capturing;
     out->destroy = cdp__mem_cuda_destroy;
+}
+
+/* ---- >>mem/cuda_pages: device memory page by page -------------------------------------------- */
+
+/* Knows: the virtual memory functions of the CUDA driver, loaded with the first source. Promises: a
+   driver or a device without them gives a source without pages; pages that cannot all be mapped
+   leave none behind; pages are unmapped after the work of their stream. */
+
+/* CUmemAllocationProp: memory of one device, without a handle for other processes. */
+typedef struct cdp__mem_cuda_prop {
+    int type, handle_types, location_type, device;
+    void *windows;
+    unsigned char compression, rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
+} cdp__mem_cuda_prop;
+
+/* CUmemAccessDesc */
+typedef struct cdp__mem_cuda_access {
+    int location_type, device, flags;
+} cdp__mem_cuda_access;
+
+enum {
+    CDP__MEM_CUDA_PINNED = 1,
+    CDP__MEM_CUDA_ON_DEVICE = 1,
+    CDP__MEM_CUDA_READ_WRITE = 3,
+    CDP__MEM_CUDA_HAS_PAGES = 102, /* attributes of devices */
+    CDP__MEM_CUDA_HAS_RDMA = 110
+};
+
+/* clang-format off */
+#define CDP__MEM_DRIVER(X) \
+    X(cuDeviceGetAttribute, (int *, int, int)) \
+    X(cuMemGetAllocationGranularity, (size_t *, const cdp__mem_cuda_prop *, int)) \
+    X(cuMemAddressReserve, (unsigned long long *, size_t, size_t, unsigned long long, \
+        unsigned long long)) \
+    X(cuMemAddressFree, (unsigned long long, size_t)) \
+    X(cuMemCreate, (unsigned long long *, size_t, const cdp__mem_cuda_prop *, \
+        unsigned long long)) \
+    X(cuMemRelease, (unsigned long long)) \
+    X(cuMemMap, (unsigned long long, size_t, size_t, unsigned long long, unsigned long long)) \
+    X(cuMemSetAccess, (unsigned long long, size_t, const cdp__mem_cuda_access *, size_t)) \
+    X(cuMemUnmap, (unsigned long long, size_t))
+/* clang-format on */
+#define CDP__MEM_DRIVER_MEMBER(name, parameters) int(*name) parameters;
+#define CDP__MEM_DRIVER_NAME(name, parameters) #name,
+
+typedef struct cdp__mem_driver {
+    CDP__MEM_DRIVER(CDP__MEM_DRIVER_MEMBER)
+} cdp__mem_driver;
+
+typedef struct cdp__mem_cuda_paged { /* a source with pages */
+    cdp__mem_cuda cuda;              /* first, because the other functions get it */
+    cdp__mem_driver f;
+    cdp__mem_cuda_prop prop;
+    uint64_t page;
+} cdp__mem_cuda_paged;
+
+/* As many addresses as the device has bytes, and an eighth more for holes. */
+CDP__PRIVATE cdp_status cdp__mem_cuda_range_reserve(
+    void *user, uint64_t least, void **at, uint64_t *bytes) {
+    const cdp__mem_cuda_paged *const u = (const cdp__mem_cuda_paged *)user;
+    unsigned long long address = 0;
+    size_t left = 0, all = 0;
+    cdp__mem_cuda_turn t;
+    int code;
+    cdp__mem_cuda_enter(&u->cuda, &t);
+    code = u->cuda.f.cudaMemGetInfo(&left, &all); /* makes the context, too */
+    if (code) return cdp__mem_cuda_done(&u->cuda, &t, "cudaMemGetInfo", code);
+    *bytes = cdp__max(least, ((uint64_t)all + all / 8 + u->page - 1) / u->page * u->page);
+    code = u->f.cuMemAddressReserve(&address, (size_t)*bytes, 0, 0, 0);
+    *at = (void *)(uintptr_t)address;
+    return cdp__mem_cuda_done(&u->cuda, &t, "cuMemAddressReserve", code);
+}
+
+CDP__PRIVATE void cdp__mem_cuda_range_release(void *user, void *at, uint64_t bytes) {
+    const cdp__mem_cuda_paged *const u = (const cdp__mem_cuda_paged *)user;
+    cdp__mem_cuda_turn t;
+    cdp__mem_cuda_enter(&u->cuda, &t);
+    cdp__mem_cuda_leave(&u->cuda, &t, u->f.cuMemAddressFree((uintptr_t)at, (size_t)bytes));
+}
+
+/* Gives one page memory, which lives as long as it is mapped: nobody needs the handle. */
+CDP__PRIVATE int cdp__mem_cuda_page(
+    const cdp__mem_cuda_paged *u, unsigned long long at, const char **call) {
+    unsigned long long handle;
+    int code = u->f.cuMemCreate(&handle, (size_t)u->page, &u->prop, 0);
+    *call = "cuMemCreate";
+    if (code) return code;
+    *call = "cuMemMap";
+    code = u->f.cuMemMap(at, (size_t)u->page, 0, handle, 0);
+    (void)u->f.cuMemRelease(handle);
+    return code;
+}
+
+CDP__PRIVATE cdp_status cdp__mem_cuda_map(void *user, void *at, uint64_t bytes) {
+    const cdp__mem_cuda_paged *const u = (const cdp__mem_cuda_paged *)user;
+    const unsigned long long start = (uintptr_t)at;
+    cdp__mem_cuda_access access;
+    const char *call = "";
+    cdp__mem_cuda_turn t;
+    uint64_t done = 0;
+    int code = 0;
+    access.location_type = CDP__MEM_CUDA_ON_DEVICE;
+    access.device = u->cuda.device;
+    access.flags = CDP__MEM_CUDA_READ_WRITE;
+    cdp__mem_cuda_enter(&u->cuda, &t);
+    while (!code && done < bytes) {
+        code = cdp__mem_cuda_page(u, start + done, &call);
+        if (!code) done += u->page;
+    }
+    if (!code) {
+        call = "cuMemSetAccess";
+        code = u->f.cuMemSetAccess(start, (size_t)bytes, &access, 1);
+    }
+    if (code && done) (void)u->f.cuMemUnmap(start, (size_t)done);
+    return cdp__mem_cuda_done(&u->cuda, &t, call, code);
+}
+
+/* cudaFree() waits for the whole device; here only the stream that the pages belong to may still
+   use them. */
+CDP__PRIVATE cdp_status cdp__mem_cuda_unmap(void *user, void *at, uint64_t bytes, void *stream) {
+    const cdp__mem_cuda_paged *const u = (const cdp__mem_cuda_paged *)user;
+    cdp__mem_cuda_turn t;
+    int code;
+    cdp__mem_cuda_enter(&u->cuda, &t);
+    code = u->cuda.f.cudaStreamSynchronize(stream);
+    if (code) return cdp__mem_cuda_done(&u->cuda, &t, "cudaStreamSynchronize", code);
+    code = u->f.cuMemUnmap((uintptr_t)at, (size_t)bytes);
+    return cdp__mem_cuda_done(&u->cuda, &t, "cuMemUnmap", code);
+}
+
+/* Loads the driver, which then stays loaded. False: it has not all functions. */
+CDP__PRIVATE bool cdp__mem_driver_load(cdp__mem_driver *d) {
+    static const char *const names[] = {CDP__MEM_DRIVER(CDP__MEM_DRIVER_NAME)};
+    void *lib = cdp__library_open("libcuda.so.1");
+    uint32_t i;
+    if (!lib) lib = cdp__library_open("nvcuda.dll");
+    for (i = 0; lib && i < sizeof names / sizeof *names; ++i) {
+        void *const function = cdp__library_find(lib, names[i]);
+        if (!function) return false;
+        memcpy((char *)d + i * sizeof function, &function, sizeof function);
+    }
+    return lib != NULL;
+}
+#undef CDP__MEM_DRIVER_MEMBER
+#undef CDP__MEM_DRIVER_NAME
+
+/* Adds the functions of pages to a source, if driver and device have them. */
+CDP__PRIVATE void cdp__mem_cuda_pages(cdp__mem_cuda_paged *u, cdp_mem_source *out) {
+    cdp__mem_cuda_prop *const p = &u->prop;
+    cdp__mem_cuda_turn t;
+    size_t page = 0;
+    int code, has = 0, rdma = 0;
+    if (!cdp__mem_driver_load(&u->f)) return;
+    cdp__mem_cuda_enter(&u->cuda, &t);
+    p->type = CDP__MEM_CUDA_PINNED;
+    p->location_type = CDP__MEM_CUDA_ON_DEVICE;
+    p->device = u->cuda.device;
+    code = u->f.cuDeviceGetAttribute(&has, CDP__MEM_CUDA_HAS_PAGES, u->cuda.device);
+    if (!code && !u->f.cuDeviceGetAttribute(&rdma, CDP__MEM_CUDA_HAS_RDMA, u->cuda.device))
+        p->rdma = rdma != 0;
+    if (!code && has) code = u->f.cuMemGetAllocationGranularity(&page, p, 0);
+    cdp__mem_cuda_leave(&u->cuda, &t, code);
+    if (code || !has || page < 4096 || page % 512) return;
+    u->page = out->page_bytes = page;
+    out->range_reserve = cdp__mem_cuda_range_reserve;
+    out->range_release = cdp__mem_cuda_range_release;
+    out->map = cdp__mem_cuda_map;
+    out->unmap = cdp__mem_cuda_unmap;
+}
+
+CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) {
+    cdp__mem_cuda_paged *u;
+    cdp_status st;
+    if (!out) return cdp__missing("cdp_mem_source_cuda", "out");
+    memset(out, 0, sizeof *out);
+    u = (cdp__mem_cuda_paged *)cdp__alloc_zero(cdp_os_default(), sizeof *u);
+    if (!u) return cdp__fail_nomem("cdp_mem_source_cuda", sizeof *u);
+    st = cdp__mem_cuda_load(&u->cuda, cudart);
+    if (st == CDP_OK) st = cdp__mem_cuda_device(&u->cuda);
+    if (st != CDP_OK) {
+        cdp__mem_cuda_destroy(u);
+        return st;
+    }
+    cdp__mem_cuda_source(&u->cuda, out);
+    cdp__mem_cuda_pages(u, out);
     return CDP_OK;
 }
 
@@ -8580,8 +8872,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
             pool->source.name);
     }
     ++m->stats.device_allocs;
-    p = cdp__mem_span_add(
-        m, CDP_MEM_SEGMENT_ALLOC, a, (uint64_t)(uintptr_t)at, bytes, true);
+    p = cdp__mem_span_add(m, CDP_MEM_SEGMENT_ALLOC, a, (uint64_t)(uintptr_t)at, bytes, true);
     cdp__mem_label_set(&m->log.labels, &p->span->label, pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);

@@ -50,6 +50,7 @@
         use a block on a second stream                     cdp_mem_record_stream before
                                                            cdp_mem_free
         give cached memory back                            cdp_mem_trim, cdp_mem_pool_trim
+        not fail for lack of one large piece               desc.expandable
         stay below a limit                                 desc.limit_bytes, cdp_mem_set_limit
         keep a graph's memory apart                        cdp_mem_pool_create, cdp_mem_alloc_at
         have equal offsets on all ranks                    cdp_mem_pool_desc.fixed_bytes,
@@ -91,8 +92,7 @@
         _memory_viz.py trace, segments, memory, compare    tools/memory_viz.c, the same words
         attach_out_of_memory_observer                      cdp_mem_on_oom
         Different here: the history is bounded by default, and lost events are counted; stacks
-        hold addresses of C functions, which are named by `memory_viz symbols`; segments never
-        grow (expandable_segments).
+        hold addresses of C functions, which are named by `memory_viz symbols`.
 
     CONFIGURATION
         Macros of cdp.h only. Before glibc 2.34, cdp_mem_source_cuda needs -ldl.
@@ -194,8 +194,10 @@ extern "C" {
 #include "mem/holders.h"
 #include "mem/svg.h"
 #include "mem/reports.h"
+#include "os/pages.h"
 #include "mem/sources.h"
 #include "mem/cuda.h"
+#include "mem/cuda_pages.h"
 #include "mem/names.h"
 #include "mem/settings.h"
 #include "mem/lifetime.h"

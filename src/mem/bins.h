@@ -45,9 +45,9 @@ struct cdp__mem_span { /* a segment */
     uint32_t stack, label;
     uint32_t busy; /* blocks that are in use or waiting */
     bool large;
-    bool reported;   /* of another allocator, which reports its end */
-    bool unrecorded; /* its beginning was left out, so its end is, too */
-    bool grows;      /* single pages are mapped and unmapped */
+    bool reported;                /* of another allocator, which reports its end */
+    bool unrecorded;              /* its beginning was left out, so its end is, too */
+    bool grows;                   /* single pages are mapped and unmapped */
     cdp__mem_range *range;        /* of our own that grow: the addresses that it is part of */
     cdp__mem_span *below, *above; /* in this range, in the order of addresses               */
 };

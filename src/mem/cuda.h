@@ -31,6 +31,7 @@
     X(cudaEventRecord, (void *, void *)) \
     X(cudaEventQuery, (void *)) \
     X(cudaStreamIsCapturing, (void *, int *)) \
+    X(cudaStreamSynchronize, (void *)) \
     X(cudaThreadExchangeStreamCaptureMode, (int *))
 /* clang-format on */
 #define CDP__MEM_CUDA_MEMBER(name, parameters) int(*name) parameters;
@@ -226,19 +227,8 @@ CDP__PRIVATE cdp_status cdp__mem_cuda_device(cdp__mem_cuda *u) {
     return cdp__mem_cuda_error(u, "cudaGetDevice", code);
 }
 
-CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) {
-    cdp__mem_cuda *u;
-    cdp_status st;
-    if (!out) return cdp__missing("cdp_mem_source_cuda", "out");
-    memset(out, 0, sizeof *out);
-    u = (cdp__mem_cuda *)cdp__alloc_zero(cdp_os_default(), sizeof *u);
-    if (!u) return cdp__fail_nomem("cdp_mem_source_cuda", sizeof *u);
-    st = cdp__mem_cuda_load(u, cudart);
-    if (st == CDP_OK) st = cdp__mem_cuda_device(u);
-    if (st != CDP_OK) {
-        cdp__mem_cuda_destroy(u);
-        return st;
-    }
+/* Fills in all but the functions of pages. */
+CDP__PRIVATE void cdp__mem_cuda_source(cdp__mem_cuda *u, cdp_mem_source *out) {
     cdp__format(u->name, sizeof u->name, "cuda:%d", u->device);
     out->user = u;
     out->name = u->name;
@@ -252,7 +242,6 @@ CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out) 
     out->event_query = cdp__mem_cuda_event_query;
     out->capturing = cdp__mem_cuda_capturing;
     out->destroy = cdp__mem_cuda_destroy;
-    return CDP_OK;
 }
 
 #endif /* CDP_SRC_MEM_CUDA_H */

@@ -65,8 +65,7 @@ CDP__PRIVATE cdp_status cdp__mem_pool_fill(cdp_mem *m, cdp__mem_call *c, cdp_mem
             pool->source.name);
     }
     ++m->stats.device_allocs;
-    p = cdp__mem_span_add(
-        m, CDP_MEM_SEGMENT_ALLOC, a, (uint64_t)(uintptr_t)at, bytes, true);
+    p = cdp__mem_span_add(m, CDP_MEM_SEGMENT_ALLOC, a, (uint64_t)(uintptr_t)at, bytes, true);
     cdp__mem_label_set(&m->log.labels, &p->span->label, pool->label);
     cdp__mem_event_span(m, c, CDP_MEM_SEGMENT_ALLOC, p->span);
     cdp__mem_free_put(m, cdp__mem_bins_of(p), p);

@@ -52,8 +52,8 @@ CDP__PRIVATE uint64_t cdp__mem_hole_part(
 
 /* Compares the place behind a segment with the best one so far. Free blocks at the edges of
    holes count, and segments between holes that are completely free. */
-CDP__PRIVATE void cdp__mem_spot_look(cdp__mem_range *r, cdp__mem_span *below, uint64_t page,
-    uint64_t size, cdp__mem_spot *best) {
+CDP__PRIVATE void cdp__mem_spot_look(
+    cdp__mem_range *r, cdp__mem_span *below, uint64_t page, uint64_t size, cdp__mem_spot *best) {
     const cdp__mem_span *s = below;
     uint64_t at, cost = 0, start, hole = cdp__mem_hole(r, s, &at);
     if (!hole) return;

@@ -35,7 +35,8 @@ typedef struct cdp_mem_source {
     /* Reserve addresses, aligned to 512, without memory: `least` bytes or more, a multiple of
        page_bytes; *bytes says how many. As many as the device has bytes is a good size. */
     cdp_status (*range_reserve)(void *user, uint64_t least, void **at, uint64_t *bytes);
-    void (*range_release)(void *user, void *at, uint64_t bytes); /* nothing is mapped in it        */
+    void (*range_release)(
+        void *user, void *at, uint64_t bytes); /* nothing is mapped in it        */
     /* Give these pages memory. If this fails, none of them has any. NOMEM: as for reserve. */
     cdp_status (*map)(void *user, void *at, uint64_t bytes);
     /* Take their memory away, after the work that `stream` holds: only that may still use it. */
@@ -45,12 +46,14 @@ typedef struct cdp_mem_source {
 } cdp_mem_source;
 
 /* The CUDA device that is current on this thread. `cudart`: file of the CUDA runtime to load,
-   NULL for the usual names. Errors: UNSUPPORTED (no such library, or no device; the text names
+   NULL for the usual names. Pages are of the driver's smallest size, usually 2 MiB, and for this
+   device alone: not for peers, not for cudaIpcGetMemHandle. Errors: UNSUPPORTED (no such library, or no device; the text names
    what was looked for), IO, NOMEM. Pass the result to one allocator or pool, which destroys it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out);
 
 /* Host memory from os->alloc (`os` NULL: cdp_os_default()), at most `limit_bytes` at a time (0:
-   no limit). It has no streams: a free is complete at once. Errors: NOMEM. Pass it to one
+   no limit). Pages, of 2 MiB, come from the system itself (mmap, VirtualAlloc; not with
+   CDP_NO_OS). It has no streams: a free is complete at once. Errors: NOMEM. Pass it to one
    allocator or pool. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_host(
     const cdp_os *os, uint64_t limit_bytes, cdp_mem_source *out);

@@ -121,7 +121,7 @@ TEST_API cdp_status fake_range_reserve(void *user, uint64_t least, void **at, ui
     if (least > (uint64_t)FAKE_PAGES * FAKE_UNIT || r == f->ranges + FAKE_RANGES)
         return cdp_error_set(CDP_ERR_NOMEM, -1, 0, "no addresses are left");
     memset(r, 0, sizeof *r);
-    r->bytes = least < 16u * FAKE_UNIT ? 16u * FAKE_UNIT : least;
+    r->bytes = least < 32u * FAKE_UNIT ? 32u * FAKE_UNIT : least;
     if (f->numbers) {
         const uint64_t number = fake_next_address(f, r->bytes);
         if (number != UINT64_MAX) r->at = (char *)(FAKE_ADDRESSES + (uintptr_t)number);

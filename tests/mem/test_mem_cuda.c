@@ -46,6 +46,8 @@ static bool calls_found(void) {
     return true;
 }
 
+static bool expandable; /* of the worlds that begin */
+
 typedef struct world {
     cdp_mem *mem;
     void *streams[8];
@@ -60,6 +62,7 @@ static void world_begin(world *w, uint64_t limit) {
     T_TEXT("cuda:", source.name);
     d.source = &source;
     d.limit_bytes = limit;
+    d.expandable = expandable;
     d.timeout_ms = 10000;
     d.record.history = CDP_MEM_HISTORY_ALL;
     OK(cdp_mem_create(&d, &w->mem));
@@ -78,6 +81,7 @@ static void world_end(world *w) {
     test_check(p_standin_faults(text, sizeof text) == 0, __FILE__, __LINE__, "%s", text);
     T_EQ(0, p_standin_left("bytes"));
     T_EQ(0, p_standin_left("events"));
+    T_EQ(0, p_standin_left("ranges"));
     T_EQ(0, p_cudaGetLastError()); /* no error is left for the next call */
 }
 
@@ -255,6 +259,102 @@ TEST(streams_may_be_gone) {
     world_end(&w);
 }
 
+/* The same tests over pages that the driver maps. */
+TEST(pages_wait_for_recorded_streams) {
+    expandable = true;
+    recorded_streams_are_waited_for();
+    expandable = false;
+}
+
+TEST(segments_grow_on_a_device) {
+    world w;
+    void *p, *q, *r;
+    char back[64];
+    expandable = true;
+    world_begin(&w, 0);
+    expandable = false;
+    OK(cdp_mem_alloc(w.mem, 3 * MIB, w.streams[0], &p));
+    T_EQ(4 * MIB, p_standin_left("bytes"));
+    OK(cdp_mem_alloc(w.mem, 5 * MIB, w.streams[0], &q)); /* 1 MiB of it was there already */
+    T((char *)q == (char *)p + 3 * MIB);
+    T_EQ(8 * MIB, p_standin_left("bytes"));
+    T_EQ(0, p_cudaMemsetAsync(q, 7, 5 * MIB, w.streams[0])); /* over pages of two calls */
+    OK(cdp_mem_alloc(w.mem, 20 * MIB, w.streams[1], &r));
+    T_EQ(0, p_cudaMemsetAsync(r, 9, 20 * MIB, w.streams[1]));
+    T_EQ(28 * MIB, p_standin_left("bytes"));
+    OK(cdp_mem_free(w.mem, r));
+    T_EQ(20 * MIB, cdp_mem_trim(w.mem)); /* waits for the memset, or there were a fault */
+    OK(cdp_mem_free(w.mem, p));
+    T_EQ(2 * MIB, cdp_mem_trim(w.mem)); /* of 3 MiB; the other page has a part of q */
+    T_EQ(0, p_cudaMemcpyAsync(back, q, 64, 2, w.streams[0]));
+    T_EQ(0, p_cudaStreamSynchronize(w.streams[0]));
+    T_EQ(7, back[63]);
+    OK(cdp_mem_free(w.mem, q));
+    world_end(&w);
+}
+
+/* Idle pages of another stream make room on a device that is full. */
+TEST(pages_go_where_they_are_needed) {
+    world w;
+    void *p, *q;
+    p_standin_set("memory", (long)(40 * MIB));
+    expandable = true;
+    world_begin(&w, 0);
+    expandable = false;
+    OK(cdp_mem_alloc(w.mem, 30 * MIB, w.streams[0], &p));
+    T_EQ(0, p_cudaMemsetAsync(p, 1, 30 * MIB, w.streams[0]));
+    OK(cdp_mem_free(w.mem, p));
+    OK(cdp_mem_alloc(w.mem, 36 * MIB, w.streams[1], &q));
+    T_EQ(0, p_cudaMemsetAsync(q, 2, 36 * MIB, w.streams[1]));
+    FAILS(CDP_ERR_NOMEM, "cdp_mem_alloc: no 6.0 MiB",
+        cdp_mem_alloc(w.mem, 6 * MIB, w.streams[0], &p));
+    OK(cdp_mem_free(w.mem, q));
+    world_end(&w);
+    p_standin_set("memory", (long)(128 * MIB));
+}
+
+/* Each of the driver's calls fails, each time it is made: nothing is left half done. */
+TEST(each_call_of_the_driver_for_pages_fails) {
+    static const char *const names[] = {"cuMemAddressReserve", "cuMemCreate", "cuMemMap",
+        "cuMemSetAccess", "cuMemUnmap", "cudaStreamSynchronize", "cudaMemGetInfo"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; ++k)
+        for (int n = 1; n <= 3; ++n) {
+            world w;
+            void *p = NULL, *q = NULL;
+            cdp_status st;
+            expandable = true;
+            world_begin(&w, 0);
+            expandable = false;
+            p_standin_fail(names[k], n, n == 3 ? 2 : 1);
+            st = cdp_mem_alloc(w.mem, 5 * MIB, w.streams[0], &p);
+            T(st == CDP_OK ? p != NULL : !p && strstr(cdp_last_error()->text, "cu"));
+            T_WELL(w.mem);
+            st = cdp_mem_alloc(w.mem, 9 * MIB, w.streams[0], &q);
+            T_WELL(w.mem);
+            if (p) OK(cdp_mem_free(w.mem, p));
+            (void)cdp_mem_trim(w.mem);
+            T_WELL(w.mem);
+            p_standin_fail(names[k], 0, 0);
+            if (q) OK(cdp_mem_free(w.mem, q));
+            world_end(&w);
+        }
+}
+
+TEST(a_driver_without_pages) {
+    cdp_mem_source source;
+    cdp_mem_desc d;
+    cdp_mem *m;
+    memset(&d, 0, sizeof d);
+    p_standin_set("pages", 0);
+    OK(cdp_mem_source_cuda(NULL, &source));
+    T(!source.map && !source.page_bytes);
+    d.source = &source;
+    d.expandable = true;
+    FAILS(CDP_ERR_UNSUPPORTED, "cuda:0 cannot map pages", cdp_mem_create(&d, &m));
+    T(!m);
+    p_standin_set("pages", 1);
+}
+
 TEST(a_library_can_be_named) {
     static const char *const names[] = {"libcudart.so.13", "libcudart.so"};
     for (int i = 0; i < 2; ++i) {
@@ -286,6 +386,11 @@ int main(int argc, char **argv) {
         {"the_driver_fails_everywhere", the_driver_fails_everywhere, 60},
         {"graphs_have_their_own_pool", graphs_have_their_own_pool, 30},
         {"streams_may_be_gone", streams_may_be_gone, 30},
+        {"pages_wait_for_recorded_streams", pages_wait_for_recorded_streams, 60},
+        {"segments_grow_on_a_device", segments_grow_on_a_device, 30},
+        {"pages_go_where_they_are_needed", pages_go_where_they_are_needed, 30},
+        {"each_call_of_the_driver_for_pages_fails", each_call_of_the_driver_for_pages_fails, 60},
+        {"a_driver_without_pages", a_driver_without_pages, 30},
         {"a_library_can_be_named", a_library_can_be_named, 30},
         {"no_device_no_library", no_device_no_library, 30}};
     libraries_at_hand(argv, "");

@@ -11,6 +11,8 @@
                         SIGSEGV. Work on memory that was freed, or is on another device, or was
                         never device memory, is a fault: see standin_faults(). New memory is full of
                         0xcb, freed memory of 0xdd.
+        pages           2 MiB each; work on pages that are not mapped, or to which nobody has access
+                        yet, is a fault
         streams         each is a thread that sleeps a random while before each item, so what is not
                         ordered runs in any order
         events, graphs  nodes of a graph run side by side, as soon as those that they depend on have
@@ -48,6 +50,7 @@
              returns, and the first one always is (4); 0: none
    slow_init milliseconds that making a communicator takes at least (0)
    capability of all devices, 90 is 9.0 (90)
+   pages     0: the driver has no functions of virtual memory for the devices (1)
    symmetric 0: ncclCommWindowRegister succeeds and gives no window, as the real one does where the
              GPUs of a communicator cannot reach each other's memory (1)
    refuse    what a communicator says, in place of ncclSuccess, when its ranks have met (0) */
@@ -64,7 +67,7 @@ STANDIN_API long standin_calls(const char *function);
 STANDIN_API int standin_faults(char *text, size_t size);
 STANDIN_API void standin_forget_faults(void);
 
-/* What is still there: "streams", "events", "bytes" of devices, "pinned" pieces of host memory,
+/* What is still there: "streams", "events", "bytes" of devices, "ranges" of addresses, "pinned" pieces of host memory,
    "graphs", "comms", "modules", "windows" of communicators. */
 STANDIN_API long standin_left(const char *what);
 
@@ -100,6 +103,16 @@ STANDIN_API void standin_point_free(standin_point *p);
 /* Where the bytes of device or pinned memory are for the stand-in itself; NULL, a fault and a
    sick device if there are none. */
 STANDIN_API void *standin_bytes(const void *p, size_t bytes, int device, const char *why);
+typedef struct standin_handle { /* memory of cuMemCreate */
+    size_t bytes;
+    int device, refs; /* refs: its owner, and where it is mapped */
+} standin_handle;
+STANDIN_API bool standin_range(void **out, size_t bytes, int device);
+STANDIN_API bool standin_range_free(void *p, size_t bytes); /* nothing is mapped in it */
+STANDIN_API standin_handle *standin_page(size_t bytes, int device);
+STANDIN_API void standin_page_drop(standin_handle *h);
+STANDIN_API bool standin_map(void *p, standin_handle *h);
+STANDIN_API bool standin_pages(void *p, size_t bytes, bool unmap);
 STANDIN_API bool standin_free(void *p); /* device memory, without waiting for what uses it */
 STANDIN_API uint64_t standin_random(void);
 STANDIN_API void standin_pause(void); /* the random delay */

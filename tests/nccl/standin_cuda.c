@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #define DEVICES_MAX 8
-#define ARENA_BYTES ((size_t)128 << 20) /* address space of each device */
+#define ARENA_BYTES ((size_t)3 << 30)    /* address space of each device */
+#define MALLOC_BYTES ((size_t)128 << 20) /* of cudaMalloc; behind it lie ranges of the driver */
+#define PAGE_BYTES ((size_t)2 << 20)
 #define NAMES_MAX 256
 
 /* One lock and one condition for everything: nothing here has to be fast. */
@@ -27,8 +29,9 @@ static struct {
     const char *name;
     long value;
 } settings[] = {{"delay_us", 200}, {"seed", 1}, {"devices", 4}, {"driver", 13000},
-    {"memory", (long)ARENA_BYTES}, {"drop_wait", 0}, {"early_free", 0}, {"lazy", 4},
-    {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}, {"symmetric", 1}};
+    {"memory", (long)MALLOC_BYTES}, {"drop_wait", 0}, {"early_free", 0}, {"lazy", 4},
+    {"slow_init", 0}, {"refuse", 0}, {"capability", 90}, {"runtime", 13000}, {"symmetric", 1},
+    {"pages", 1}};
 
 typedef struct counted {
     char name[48];
@@ -149,6 +152,8 @@ void standin_pause(void) {
 typedef struct block {
     struct block *next; /* by address */
     size_t at, bytes;
+    standin_handle *handle; /* of pages that the driver mapped */
+    bool open;              /* cuMemSetAccess was called       */
 } block;
 
 static struct {
@@ -184,10 +189,11 @@ static void start(void) {
     const size_t all = ARENA_BYTES * DEVICES_MAX;
     if (fd < 0 || ftruncate(fd, (off_t)all) != 0) abort();
     alias_base = (char *)mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    device_base =
-        (char *)mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    device_base = (char *)mmap(
+        NULL, all + PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     close(fd);
     if (alias_base == MAP_FAILED || device_base == MAP_FAILED) abort();
+    device_base += (PAGE_BYTES - (uintptr_t)device_base % PAGE_BYTES) % PAGE_BYTES;
 }
 
 static int arena_of(const void *p) {
@@ -197,12 +203,20 @@ static int arena_of(const void *p) {
         : -1;
 }
 
+/* True if a block, or pages side by side from it on, reach `end`. */
+static bool block_reaches(const block *b, size_t end) {
+    for (; end > b->at + b->bytes; b = b->next)
+        if (!b->handle || !b->open || !b->next || b->next->at != b->at + b->bytes) return false;
+    return !b->handle || b->open;
+}
+
 static block *block_of(const void *p, size_t bytes) {
     const int d = arena_of(p);
     const size_t at = d < 0 ? 0 : (size_t)((const char *)p - device_base) - (size_t)d * ARENA_BYTES;
     if (d >= 0)
         for (block *b = devices[d].blocks; b; b = b->next)
-            if (at >= b->at && at + bytes <= b->at + b->bytes) return b;
+            if (at >= b->at && at < b->at + b->bytes)
+                return block_reaches(b, at + bytes) ? b : NULL;
     return NULL;
 }
 
@@ -221,17 +235,18 @@ static cudaError_t device_alloc(void **out, size_t bytes, int d) {
     block **at = &devices[d].blocks, *b;
     size_t from = 0;
     *out = NULL;
-    if (bytes > ARENA_BYTES) return cudaErrorMemoryAllocation;
+    if (bytes > MALLOC_BYTES) return cudaErrorMemoryAllocation;
     while (*at && (*at)->at - from < size + 1024) {
         /* a gap that belongs to nobody */
         from = (*at)->at + ((*at)->bytes + 511) / 512 * 512 + 512;
         at = &(*at)->next;
     }
-    if (from + size + 512 > ARENA_BYTES || devices[d].used + size > (size_t)setting_of("memory"))
+    if (from + size + 512 > MALLOC_BYTES || devices[d].used + size > (size_t)setting_of("memory"))
         return cudaErrorMemoryAllocation;
     b = (block *)malloc(sizeof *b);
     b->at = from;
     b->bytes = bytes;
+    b->handle = NULL;
     b->next = *at;
     *at = b;
     devices[d].used += size;
@@ -246,7 +261,7 @@ static bool device_free(void *p) {
     block **at = d < 0 ? NULL : &devices[d].blocks, *b;
     while (at && *at && (*at)->at != offset)
         at = &(*at)->next;
-    if (!at || !*at) return false;
+    if (!at || !*at || (*at)->handle) return false;
     b = *at;
     *at = b->next;
     devices[d].used -= (b->bytes + 511) / 512 * 512;
@@ -856,6 +871,141 @@ cudaError_t cudaFree(void *p) {
         return give(cudaErrorInvalidValue);
     }
     LEAVE(sick());
+}
+
+/* ---- pages: what the driver's functions of virtual memory do (standin_driver.c) ---- */
+
+typedef struct range {
+    struct range *next;
+    size_t at, bytes;
+    int device;
+} range;
+static range *ranges;
+
+static size_t offset_in(const void *p, int d) {
+    return (size_t)((const char *)p - device_base) - (size_t)d * ARENA_BYTES;
+}
+
+bool standin_range(void **out, size_t bytes, int d) {
+    size_t from = MALLOC_BYTES;
+    pthread_mutex_lock(&lock);
+    for (range *r = ranges; r; r = r ? r->next : ranges) {
+        if (r->device != d || from >= r->at + r->bytes || r->at >= from + bytes) continue;
+        from = r->at + r->bytes;
+        r = NULL; /* from the first one again */
+    }
+    const bool room = from + bytes <= ARENA_BYTES;
+    if (room) {
+        range *const r = (range *)malloc(sizeof *r);
+        r->at = from;
+        r->bytes = bytes;
+        r->device = d;
+        r->next = ranges;
+        ranges = r;
+        count_locked("ranges", 1);
+        *out = device_base + (size_t)d * ARENA_BYTES + from;
+    }
+    pthread_mutex_unlock(&lock);
+    return room;
+}
+
+bool standin_range_free(void *p, size_t bytes) {
+    const int d = arena_of(p);
+    bool found = false, used = false;
+    pthread_mutex_lock(&lock);
+    for (range **at = &ranges; d >= 0 && !found && *at;) {
+        range *const r = *at;
+        found = r->device == d && r->at == offset_in(p, d) && r->bytes == bytes;
+        for (const block *b = found ? devices[d].blocks : NULL; b; b = b->next)
+            used = used || (b->handle && b->at >= r->at && b->at < r->at + r->bytes);
+        if (found && !used) {
+            *at = r->next;
+            free(r);
+            count_locked("ranges", -1);
+        } else
+            at = &r->next;
+    }
+    pthread_mutex_unlock(&lock);
+    return found && !used;
+}
+
+standin_handle *standin_page(size_t bytes, int d) {
+    standin_handle *h = NULL;
+    pthread_mutex_lock(&lock);
+    if (devices[d].used + bytes <= (size_t)setting_of("memory")) {
+        h = (standin_handle *)calloc(1, sizeof *h);
+        h->bytes = bytes;
+        h->device = d;
+        h->refs = 1;
+        devices[d].used += bytes;
+        count_locked("bytes", (long)bytes);
+    }
+    pthread_mutex_unlock(&lock);
+    return h;
+}
+
+static void page_drop(standin_handle *h) {
+    if (--h->refs) return;
+    devices[h->device].used -= h->bytes;
+    count_locked("bytes", -(long)h->bytes);
+    free(h);
+}
+void standin_page_drop(standin_handle *h) {
+    pthread_mutex_lock(&lock);
+    page_drop(h);
+    pthread_mutex_unlock(&lock);
+}
+
+bool standin_map(void *p, standin_handle *h) {
+    const int d = arena_of(p);
+    const size_t from = d < 0 ? 0 : offset_in(p, d), to = from + h->bytes;
+    block **at = d < 0 ? NULL : &devices[d].blocks;
+    bool ok = false;
+    pthread_mutex_lock(&lock);
+    for (const range *r = ranges; r; r = r->next)
+        ok = ok || (r->device == d && from >= r->at && to <= r->at + r->bytes);
+    while (ok && *at && (*at)->at < from)
+        at = &(*at)->next;
+    for (const block *b = ok ? devices[d].blocks : NULL; b; b = b->next)
+        if (b->at < to && from < b->at + b->bytes) ok = false; /* mapped already */
+    if (ok) {
+        block *const b = (block *)calloc(1, sizeof *b);
+        b->at = from;
+        b->bytes = h->bytes;
+        b->handle = h;
+        ++h->refs;
+        b->next = *at;
+        *at = b;
+        memset(alias_of(p), 0xcb, h->bytes);
+    }
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
+/* The pages in these bytes, which must be whole ones without holes: opens them, or unmaps them. */
+bool standin_pages(void *p, size_t bytes, bool unmap) {
+    const int d = arena_of(p);
+    const size_t from = d < 0 ? 0 : offset_in(p, d), to = from + bytes;
+    block **at = d < 0 ? NULL : &devices[d].blocks;
+    size_t found = 0;
+    pthread_mutex_lock(&lock);
+    for (const block *b = at ? *at : NULL; b; b = b->next)
+        if (b->handle && b->at >= from && b->at + b->bytes <= to) found += b->bytes;
+    while (found == bytes && *at) {
+        block *const b = *at;
+        at = &b->next;
+        if (b->at < from || b->at >= to) continue;
+        b->open = true;
+        if (!unmap) continue;
+        for (at = &devices[d].blocks; *at != b;)
+            at = &(*at)->next;
+        *at = b->next;
+        memset(alias_of(device_base + (size_t)d * ARENA_BYTES + b->at), 0xdd, b->bytes);
+        page_drop(b->handle);
+        free(b);
+    }
+    pthread_mutex_unlock(&lock);
+    return bytes && found == bytes;
 }
 
 bool standin_free(void *p) {

@@ -1,5 +1,5 @@
 /* standin_driver.c - the CUDA driver's part of the stand-in (standin.h says what that is):
-   libcuda.so.1, only what runs the kernels that the stand-in's NVRTC made */
+   libcuda.so.1, only what runs the kernels that the stand-in's NVRTC made, and virtual memory */
 #define _GNU_SOURCE
 #include "standin.h"
 
@@ -140,4 +140,90 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     const standin_work w = {launch_run, launch_drop, l, f->name};
     standin_submit(s, &w);
     return 0;
+}
+
+/* ---- virtual memory; CUdeviceptr is a number ---- */
+
+#define PAGE ((size_t)2 << 20)
+typedef struct prop { /* CUmemAllocationProp */
+    int type, handle_types, location_type, device;
+    void *windows;
+    unsigned char flags[8];
+} prop;
+typedef struct access { /* CUmemAccessDesc */
+    int location_type, device, flags;
+} access_of;
+typedef unsigned long long number;
+
+STANDIN_API int cuDeviceGetAttribute(int *value, int attribute, int device);
+STANDIN_API int cuMemGetAllocationGranularity(size_t *out, const prop *p, int option);
+STANDIN_API int cuMemAddressReserve(
+    number *out, size_t bytes, size_t alignment, number at, number flags);
+STANDIN_API int cuMemAddressFree(number at, size_t bytes);
+STANDIN_API int cuMemCreate(number *out, size_t bytes, const prop *p, number flags);
+STANDIN_API int cuMemRelease(number handle);
+STANDIN_API int cuMemMap(number at, size_t bytes, size_t offset, number handle, number flags);
+STANDIN_API int cuMemSetAccess(number at, size_t bytes, const access_of *a, size_t count);
+STANDIN_API int cuMemUnmap(number at, size_t bytes);
+
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    ENTER("cuDeviceGetAttribute");
+    *value = attribute == 102 ? (int)standin_get("pages") : 0;
+    return device < 0 || device >= standin_get("devices") ? 101 : 0;
+}
+static bool prop_good(const prop *p) {
+    return p->type == 1 && p->location_type == 1 && p->device >= 0
+        && p->device < standin_get("devices");
+}
+int cuMemGetAllocationGranularity(size_t *out, const prop *p, int option) {
+    ENTER("cuMemGetAllocationGranularity");
+    *out = PAGE;
+    return !prop_good(p) || option ? 1 : 0;
+}
+int cuMemAddressReserve(number *out, size_t bytes, size_t alignment, number at, number flags) {
+    void *p = NULL;
+    int device = 0;
+    ENTER("cuMemAddressReserve");
+    cudaGetDevice(&device);
+    if (!bytes || bytes % PAGE || alignment || at || flags) return 1;
+    if (!standin_range(&p, bytes, device)) return 2;
+    *out = (number)(uintptr_t)p;
+    return 0;
+}
+int cuMemAddressFree(number at, size_t bytes) {
+    ENTER("cuMemAddressFree");
+    if (standin_range_free((void *)(uintptr_t)at, bytes)) return 0;
+    standin_fault("cuMemAddressFree(0x%llx): no such range, or pages are mapped in it", at);
+    return 1;
+}
+int cuMemCreate(number *out, size_t bytes, const prop *p, number flags) {
+    ENTER("cuMemCreate");
+    if (!bytes || bytes % PAGE || !prop_good(p) || flags) return 1;
+    standin_handle *const h = standin_page(bytes, p->device);
+    *out = (number)(uintptr_t)h;
+    return h ? 0 : 2;
+}
+int cuMemRelease(number handle) {
+    ENTER("cuMemRelease");
+    standin_page_drop((standin_handle *)(uintptr_t)handle);
+    return 0;
+}
+int cuMemMap(number at, size_t bytes, size_t offset, number handle, number flags) {
+    standin_handle *const h = (standin_handle *)(uintptr_t)handle;
+    ENTER("cuMemMap");
+    if (offset || flags || bytes != h->bytes || at % PAGE) return 1;
+    if (standin_map((void *)(uintptr_t)at, h)) return 0;
+    standin_fault("cuMemMap(0x%llx): not in a range, or mapped already", at);
+    return 1;
+}
+int cuMemSetAccess(number at, size_t bytes, const access_of *a, size_t count) {
+    ENTER("cuMemSetAccess");
+    if (count != 1 || a->location_type != 1 || a->flags != 3) return 1;
+    return standin_pages((void *)(uintptr_t)at, bytes, false) ? 0 : 1;
+}
+int cuMemUnmap(number at, size_t bytes) {
+    ENTER("cuMemUnmap");
+    if (standin_pages((void *)(uintptr_t)at, bytes, true)) return 0;
+    standin_fault("cuMemUnmap(0x%llx): not whole pages that are mapped", at);
+    return 1;
 }
