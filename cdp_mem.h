@@ -365,9 +365,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stre
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data);
 
 /* Complete the frees whose events have passed, and give back all segments without any block in use;
-   of segments that grow, all pages without one. Returns the bytes given back. Of private pools too, but not of those that are fixed, that are
-   made with `keep`, or that served a request while a graph was captured: see
-   cdp_mem_pool_trim. */
+   of segments that grow, all pages without one. Returns the bytes given back. Of private pools
+   too, but not of those that are fixed, that are made with `keep`, or that served a request while a
+   graph was captured: see cdp_mem_pool_trim. */
 CDP_API uint64_t cdp_mem_trim(cdp_mem *mem);
 
 /* Never hold more than `bytes` from now on (0: no limit). What is held already stays; see
@@ -387,8 +387,9 @@ typedef bool (*cdp_mem_oom_func)(void *user, cdp_mem *mem, const cdp_mem_oom *oo
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user);
 
 /* Call `func` for each segment: now for those that exist, later for each new one, and before one is
-   given back. Of segments that grow it hears of pages: SEGMENT_MAP and SEGMENT_UNMAP. Under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID
-   (8 watchers exist already). cdp_mem_unwatch removes those with this `user`. */
+   given back. Of segments that grow it hears of pages: SEGMENT_MAP and SEGMENT_UNMAP. Under the
+   lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID (8 watchers exist
+   already). cdp_mem_unwatch removes those with this `user`. */
 typedef void (*cdp_mem_watch_func)(
     void *user, cdp_mem_action action, void *at, uint64_t bytes, cdp_mem_pool *pool);
 /* `user` also names the watcher for cdp_mem_unwatch. */
@@ -3232,8 +3233,8 @@ CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
     return !s->busy && !s->range && cdp__mem_returns(s);
 }
 
-/* Returns the idle segments and pages of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
-   Returns the number of bytes; stops if the source fails, with its status in *st. */
+/* Returns the idle segments and pages of the ordinary pool and of `pool`, or, if it is NULL, of
+   all pools. Returns the number of bytes; stops if the source fails, with its status in *st. */
 CDP__PRIVATE uint64_t cdp__mem_release_idle(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, cdp_status *st) {
     cdp__mem_span *s, *next;
@@ -7441,8 +7442,8 @@ CDP__PRIVATE bool cdp__pages_take_back(void *at, uint64_t bytes) {
 #define MAP_NORESERVE 0
 #endif
 CDP__PRIVATE void *cdp__pages_none(void *at, uint64_t bytes, int flags) {
-    void *const p = mmap(at, (size_t)bytes, PROT_NONE,
-        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+    void *const p = mmap(
+        at, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 CDP__PRIVATE void *cdp__pages_reserve(uint64_t bytes) {
@@ -8944,7 +8945,8 @@ CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *p
     return n;
 }
 
-/* Returns the segments of a pool that have no block in use, and idle pages. Adds their bytes to *bytes. */
+/* Returns the segments of a pool that have no block in use, and idle pages. Adds their bytes to
+   *bytes. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool, uint64_t *bytes) {
     cdp__mem_span *s, *next;

@@ -62,9 +62,9 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stre
 CDP_API uint64_t cdp_mem_usable(const cdp_mem *mem, const void *data);
 
 /* Complete the frees whose events have passed, and give back all segments without any block in use;
-   of segments that grow, all pages without one. Returns the bytes given back. Of private pools too, but not of those that are fixed, that are
-   made with `keep`, or that served a request while a graph was captured: see
-   cdp_mem_pool_trim. */
+   of segments that grow, all pages without one. Returns the bytes given back. Of private pools
+   too, but not of those that are fixed, that are made with `keep`, or that served a request while a
+   graph was captured: see cdp_mem_pool_trim. */
 CDP_API uint64_t cdp_mem_trim(cdp_mem *mem);
 
 /* Never hold more than `bytes` from now on (0: no limit). What is held already stays; see
@@ -84,8 +84,9 @@ typedef bool (*cdp_mem_oom_func)(void *user, cdp_mem *mem, const cdp_mem_oom *oo
 CDP_API void cdp_mem_on_oom(cdp_mem *mem, cdp_mem_oom_func func, void *user);
 
 /* Call `func` for each segment: now for those that exist, later for each new one, and before one is
-   given back. Of segments that grow it hears of pages: SEGMENT_MAP and SEGMENT_UNMAP. Under the lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID
-   (8 watchers exist already). cdp_mem_unwatch removes those with this `user`. */
+   given back. Of segments that grow it hears of pages: SEGMENT_MAP and SEGMENT_UNMAP. Under the
+   lock: `func` must not call this header, CUDA or NCCL. Errors: INVALID (8 watchers exist
+   already). cdp_mem_unwatch removes those with this `user`. */
 typedef void (*cdp_mem_watch_func)(
     void *user, cdp_mem_action action, void *at, uint64_t bytes, cdp_mem_pool *pool);
 /* `user` also names the watcher for cdp_mem_unwatch. */

@@ -137,7 +137,8 @@ CDP__PRIVATE uint32_t cdp__mem_pool_busy(const cdp_mem *m, const cdp_mem_pool *p
     return n;
 }
 
-/* Returns the segments of a pool that have no block in use, and idle pages. Adds their bytes to *bytes. */
+/* Returns the segments of a pool that have no block in use, and idle pages. Adds their bytes to
+   *bytes. */
 CDP__PRIVATE cdp_status cdp__mem_pool_empty(
     cdp_mem *m, const cdp__mem_call *c, cdp_mem_pool *pool, uint64_t *bytes) {
     cdp__mem_span *s, *next;

@@ -119,8 +119,8 @@ CDP__PRIVATE bool cdp__mem_idle(const cdp__mem_span *s) {
     return !s->busy && !s->range && cdp__mem_returns(s);
 }
 
-/* Returns the idle segments and pages of the ordinary pool and of `pool`, or, if it is NULL, of all pools.
-   Returns the number of bytes; stops if the source fails, with its status in *st. */
+/* Returns the idle segments and pages of the ordinary pool and of `pool`, or, if it is NULL, of
+   all pools. Returns the number of bytes; stops if the source fails, with its status in *st. */
 CDP__PRIVATE uint64_t cdp__mem_release_idle(
     cdp_mem *m, const cdp__mem_call *c, const cdp_mem_pool *pool, cdp_status *st) {
     cdp__mem_span *s, *next;

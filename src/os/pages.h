@@ -36,8 +36,8 @@ CDP__PRIVATE bool cdp__pages_take_back(void *at, uint64_t bytes) {
 #define MAP_NORESERVE 0
 #endif
 CDP__PRIVATE void *cdp__pages_none(void *at, uint64_t bytes, int flags) {
-    void *const p = mmap(at, (size_t)bytes, PROT_NONE,
-        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+    void *const p = mmap(
+        at, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 CDP__PRIVATE void *cdp__pages_reserve(uint64_t bytes) {
