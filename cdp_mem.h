@@ -190,8 +190,9 @@ typedef struct cdp_mem_source {
 
 /* The CUDA device that is current on this thread. `cudart`: file of the CUDA runtime to load,
    NULL for the usual names. Pages are of the driver's smallest size, usually 2 MiB, and for this
-   device alone: not for peers, not for cudaIpcGetMemHandle. Errors: UNSUPPORTED (no such library, or no device; the text names
-   what was looked for), IO, NOMEM. Pass the result to one allocator or pool, which destroys it. */
+   device alone: not for peers, not for cudaIpcGetMemHandle. Errors: UNSUPPORTED (no such library,
+   or no device; the text names what was looked for), IO, NOMEM. Pass the result to one allocator
+   or pool, which destroys it. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_source_cuda(const char *cudart, cdp_mem_source *out);
 
 /* Host memory from os->alloc (`os` NULL: cdp_os_default()), at most `limit_bytes` at a time (0:

@@ -67,8 +67,8 @@ STANDIN_API long standin_calls(const char *function);
 STANDIN_API int standin_faults(char *text, size_t size);
 STANDIN_API void standin_forget_faults(void);
 
-/* What is still there: "streams", "events", "bytes" of devices, "ranges" of addresses, "pinned" pieces of host memory,
-   "graphs", "comms", "modules", "windows" of communicators. */
+/* What is still there: "streams", "events", "bytes" of devices, "ranges" of addresses, "pinned"
+   pieces of host memory, "graphs", "comms", "modules", "windows" of communicators. */
 STANDIN_API long standin_left(const char *what);
 
 /* (libnccl) Every communicator of rank `rank` in this process has the asynchronous error `code`
