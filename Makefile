@@ -25,7 +25,8 @@ DTENSOR_SRC := $(wildcard tests/dtensor/test_*.c)
 SIM_SRC   := $(wildcard tests/sim/sim_main.c)
 SCRIPT_SRC := $(wildcard tests/sim/scripts.c)
 ROUND_SRC := $(wildcard tests/sim/rounds.c tests/sim/desync.c tests/sim/ring.c tests/sim/failure.c \
-             tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_worlds.c tests/sim/elastic.c \
+             tests/sim/rpc_tables.c tests/sim/rpc_waves.c tests/sim/rpc_rolls.c tests/sim/rpc_worlds.c \
+             tests/sim/elastic.c \
              tests/sim/elastic_worlds.c tests/sim/elastic_shrink.c tests/sim/again.c tests/sim/quorum.c \
              tests/sim/fsdp_worlds.c tests/sim/pipeline_worlds.c)
 LINEAR_SRC := $(wildcard tests/sim/linear.c)

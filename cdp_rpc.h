@@ -76,6 +76,7 @@
         only serve                                         cdp_rpc_shutdown(rpc, 0): it serves
                                                            until all ranks have called it, however
                                                            long they work; or cdp_rpc_serve
+        end well although ranks have died                  .survivors, then cdp_rpc_alive
         serve in the loop of a game, without threads       cdp_rpc_poll
         find references that were not dropped              .leaked, cdp_rpc_stats_of
         see what waits for whom                            cdp_rpc_describe
@@ -106,7 +107,8 @@
         _rref_context_get_debug_info           cdp_rpc_stats_of, cdp_rpc_describe
         Differences: functions are registered, and nothing else can be called; a call that was
         given up is cancelled on its rank, too; deadlines travel to nested calls; a reference is
-        confirmed before its function runs, not afterwards; dead ranks release their references.
+        confirmed before its function runs, not afterwards; dead ranks release their references,
+        and with .survivors the others shut down well.
         Backward functions are the program's; dist_autograd.backward and DistributedOptimizer:
         dist_autograd.context()                cdp_ctx_begin, cdp_ctx_end, .ctx of cdp_call_desc
         dist_autograd.backward(id, roots)      cdp_ctx_backward: ends also where a value is unused
@@ -339,6 +341,9 @@ typedef struct cdp_rpc_desc {
     uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
                            shared, needs one, too (default: 65536) */
     uint32_t max_contexts; /* that this rank takes part in at once (default: 256) */
+    /* ranks that are lost do not keep cdp_rpc_shutdown() from OK, see there: the same on all
+       ranks (default: it ends with PEER_LOST) */
+    bool survivors;
     /* Called once for each rank whose link ended before this rank shut down: a callback. */
     void (*lost)(void *user, uint32_t rank, const cdp_error *why);
     /* Called by cdp_rpc_shutdown() for each reference that the program still has. */
@@ -361,7 +366,16 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_r
    Errors: STATE (references were left: everything else is as after OK; or it was shut down before,
    or the call is made inside a function); TIMEOUT (every rank that takes part names the same rank
    with the request that was not answered, or the rank that did not come); PEER_LOST (a rank died,
-   or left without a shutdown). After those two: cdp_rpc_destroy(). */
+   or left without a shutdown). After those two: cdp_rpc_destroy().
+   With `survivors` of the desc, OK means that all ranks that are alive have come to the end, and
+   cdp_rpc_alive() then says of every rank the same on each of them: whoever was lost before the
+   end, or left without a shutdown, is not alive, and its references were released. The ranks agree:
+   one that another has lost is counted out by all that reach each other, also where it is alive and
+   cut off from that one rank alone. It ends with PEER_LOST, which names a rank that has counted it
+   out.
+   Two ranks that have lost each other may both be counted out. Where a network falls into parts,
+   each part ends for itself, and counts out the others; so may ranks that miss the last word of one
+   that has ended with OK, if its link breaks under that. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms);
 
 /* Local, at once: own calls end with STATE, other ranks lose this one for this rpc, values are
@@ -1791,6 +1805,210 @@ CDP__PRIVATE bool cdp__bytes_fit(
     return nested && !deep;
 }
 
+/* ---- >>rpc/roll: ranks that are alive agree on who is, and add up counts (pure) -------------- */
+
+/* Knows: what each rank has said last. Promises: every rank that ends a turn has the same sum and
+   the same list of ranks that are counted out, whichever ranks die meanwhile; a rank is never
+   counted in again.
+
+   In a turn every rank says its counts and whom it counts out to all others that it counts in. It
+   counts out whom it has lost, and whom a rank that it counts in does. The turn is over as soon as
+   all that are counted in have said the same list; a rank that says the next turn has ended this
+   one, and says its sum, which the others take over. So two ranks cannot end a turn with different
+   lists: the one that has ended it does not say another list in it. */
+
+#define CDP__ROLL_COUNTS 6u
+#define CDP__ROLL_TEXT 160u
+#define CDP__ROLL_SAY_BYTES (8u * CDP__ROLL_COUNTS + 12u + CDP__ROLL_TEXT)
+
+/* What one rank says in a turn, or the sum of what all have said. */
+typedef struct cdp__roll_say {
+    uint64_t counts[CDP__ROLL_COUNTS];
+    uint32_t weight, rank; /* how strongly something of this rank keeps the others; 0: nothing */
+    uint32_t at;           /* the rank that does not answer */
+    char text[CDP__ROLL_TEXT];
+} cdp__roll_say;
+
+/* What is said. */
+typedef enum cdp__roll_kind {
+    CDP__ROLL_TURN,
+    CDP__ROLL_LAST, /* the turn before was the last one: this rank leaves */
+    CDP__ROLL_FAIL, /* it ends with a failure, whose text is said */
+    CDP__ROLL_KINDS
+} cdp__roll_kind;
+
+typedef struct cdp__roll_word {
+    uint64_t turn; /* 0: it has said nothing */
+    uint32_t outs; /* so many were in its list, which is a part of this rank's */
+    bool left;
+    cdp__roll_say say;
+} cdp__roll_word;
+
+typedef struct cdp__roll {
+    uint32_t rank, ranks;
+    uint64_t turn;  /* 0: this rank has not begun */
+    bool over;      /* `sum` is that of this turn */
+    bool done;      /* it was the last one */
+    bool failed;    /* a rank ends with the failure in `why` */
+    int32_t cut_by; /* a rank that counts this one out, or -1 */
+    uint32_t outs;  /* in `out` */
+    cdp__roll_say mine, sum, why;
+    cdp__roll_word *words; /* by rank, as the lists */
+    bool *out;             /* counted out */
+    bool *sum_out;         /* when the turn of `sum` was over */
+} cdp__roll;
+
+CDP__PRIVATE uint64_t cdp__roll_bytes(uint32_t ranks) {
+    return 2u * CDP__ROLL_SAY_BYTES + 2u * ((ranks + 7ull) / 8);
+}
+
+CDP__PRIVATE uint8_t *cdp__roll_put_say(uint8_t *at, const cdp__roll_say *s) {
+    uint32_t i;
+    for (i = 0; i < CDP__ROLL_COUNTS; ++i, at += 8)
+        cdp__put_u64(at, s->counts[i]);
+    cdp__put_u32(at, s->weight);
+    cdp__put_u32(at + 4, s->rank);
+    cdp__put_u32(at + 8, s->at);
+    memcpy(at + 12, s->text, CDP__ROLL_TEXT);
+    return at + 12 + CDP__ROLL_TEXT;
+}
+
+/* False: it names ranks that there are not. */
+CDP__PRIVATE bool cdp__roll_get_say(const uint8_t *at, uint32_t ranks, cdp__roll_say *s) {
+    uint32_t i;
+    for (i = 0; i < CDP__ROLL_COUNTS; ++i, at += 8)
+        s->counts[i] = cdp__get_u64(at);
+    s->weight = cdp__get_u32(at);
+    s->rank = cdp__get_u32(at + 4);
+    s->at = cdp__get_u32(at + 8);
+    cdp__text_foreign_in(s->text, sizeof s->text, (const char *)at + 12, CDP__ROLL_TEXT - 1);
+    return s->rank < ranks && s->at < ranks;
+}
+
+CDP__PRIVATE uint8_t *cdp__roll_put_list(uint8_t *at, const bool *list, uint32_t ranks) {
+    uint32_t r;
+    memset(at, 0, (ranks + 7u) / 8);
+    for (r = 0; r < ranks; ++r)
+        at[r / 8] = (uint8_t)(at[r / 8] | (unsigned)list[r] << r % 8);
+    return at + (ranks + 7u) / 8;
+}
+
+CDP__PRIVATE bool cdp__roll_listed(const uint8_t *list, uint32_t rank) {
+    return list[rank / 8] >> rank % 8 & 1;
+}
+
+/* Writes what this rank says: `say`, its list, and the sum of the turn that was over last. */
+CDP__PRIVATE void cdp__roll_put(const cdp__roll *roll, const cdp__roll_say *say, uint8_t *at) {
+    at = cdp__roll_put_say(at, say);
+    at = cdp__roll_put_say(at, &roll->sum);
+    at = cdp__roll_put_list(at, roll->out, roll->ranks);
+    (void)cdp__roll_put_list(at, roll->sum_out, roll->ranks);
+}
+
+/* Adds what one rank says to a sum; the strongest keeper stays, of equal ones that of the lowest
+   rank. */
+CDP__PRIVATE void cdp__roll_add(cdp__roll_say *sum, const cdp__roll_say *s) {
+    cdp__roll_say most =
+        sum->weight > s->weight || (sum->weight == s->weight && sum->rank < s->rank) ? *sum : *s;
+    uint32_t i;
+    for (i = 0; i < CDP__ROLL_COUNTS; ++i)
+        most.counts[i] = sum->counts[i] + s->counts[i];
+    *sum = most;
+}
+
+/* Ends the turn if all that are counted in have said the same list. */
+CDP__PRIVATE void cdp__roll_judge(cdp__roll *roll) {
+    cdp__roll_say sum = roll->mine;
+    uint32_t r;
+    if (!roll->turn || roll->over) return;
+    for (r = 0; r < roll->ranks; ++r) {
+        const cdp__roll_word *w = &roll->words[r];
+        if (r == roll->rank || roll->out[r]) continue;
+        if (w->turn != roll->turn || w->left) return;
+        if (w->outs != roll->outs && !CDP__RPC_PLANT(ANY_LIST)) return;
+        cdp__roll_add(&sum, &w->say);
+    }
+    roll->sum = sum;
+    memcpy(roll->sum_out, roll->out, roll->ranks * sizeof *roll->out);
+    roll->over = true;
+}
+
+/* False: it was counted out before. */
+CDP__PRIVATE bool cdp__roll_count_out(cdp__roll *roll, uint32_t rank) {
+    if (roll->out[rank]) return false;
+    roll->out[rank] = true;
+    ++roll->outs;
+    return true;
+}
+
+/* Begins the next turn. */
+CDP__PRIVATE void cdp__roll_begin(cdp__roll *roll, const cdp__roll_say *mine) {
+    roll->mine = *mine;
+    ++roll->turn;
+    roll->over = false;
+    cdp__roll_judge(roll);
+}
+
+/* The link to a rank has ended. True: the list has changed. */
+CDP__PRIVATE bool cdp__roll_lost(cdp__roll *roll, uint32_t rank) {
+    if (roll->words[rank].left || roll->done || !cdp__roll_count_out(roll, rank)) return false;
+    cdp__roll_judge(roll);
+    return true;
+}
+
+/* Takes over the list of a rank, which is counted in. True: this rank's has changed. */
+CDP__PRIVATE bool cdp__roll_join(cdp__roll *roll, const uint8_t *list, uint32_t *outs) {
+    bool changed = false;
+    uint32_t r;
+    *outs = 0;
+    for (r = 0; r < roll->ranks; ++r) {
+        if (!cdp__roll_listed(list, r)) continue;
+        ++*outs;
+        if (cdp__roll_count_out(roll, r)) changed = true;
+    }
+    return changed;
+}
+
+/* A rank has said something, in cdp__roll_bytes(). Returns NULL or what is wrong with it. *changed:
+   so has this rank's list. */
+CDP__PRIVATE const char *cdp__roll_got(cdp__roll *roll, uint32_t from, cdp__roll_kind kind,
+    uint64_t turn, const uint8_t *body, bool *changed) {
+    const uint8_t *list = body + 2 * CDP__ROLL_SAY_BYTES;
+    const uint8_t *before = list + (roll->ranks + 7u) / 8;
+    cdp__roll_word *w = &roll->words[from];
+    cdp__roll_say say, sum;
+    uint32_t r;
+    *changed = false;
+    memset(&say, 0, sizeof say);
+    memset(&sum, 0, sizeof sum);
+    if (kind >= CDP__ROLL_KINDS || !cdp__roll_get_say(body, roll->ranks, &say)
+        || !cdp__roll_get_say(body + CDP__ROLL_SAY_BYTES, roll->ranks, &sum)
+        || cdp__roll_listed(list, from))
+        return "a word about ranks that there are not";
+    if (roll->out[from] || roll->done) return NULL;
+    if (cdp__roll_listed(list, roll->rank)) {
+        roll->cut_by = (int32_t)from;
+        return NULL;
+    }
+    if (turn > roll->turn + 1 || turn < w->turn || w->left) return "a turn that cannot be";
+    *changed = cdp__roll_join(roll, list, &w->outs);
+    w->turn = turn;
+    w->say = say;
+    w->left = kind == CDP__ROLL_LAST;
+    if (kind == CDP__ROLL_FAIL && !roll->failed) {
+        roll->failed = true;
+        roll->why = say;
+    }
+    if (kind != CDP__ROLL_FAIL && turn == roll->turn + 1 && roll->turn && !roll->over) {
+        roll->sum = sum;
+        for (r = 0; r < roll->ranks; ++r)
+            roll->sum_out[r] = cdp__roll_listed(before, r);
+        roll->over = true;
+    }
+    cdp__roll_judge(roll);
+    return NULL;
+}
+
 /* ---- >>rpc/packets: messages as bytes (pure) ------------------------------------------------- */
 
 /* Knows: the messages of a channel. Promises: everything that a peer sent is checked before use. */
@@ -1814,6 +2032,7 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_CTX_END,    /* a: context */
     CDP__RPC_CTX_ENDED,  /* a: context */
     CDP__RPC_HELD,       /* a: call, which has little time left and not begun; aux: why; b: limit */
+    CDP__RPC_ROLL,       /* a: turn; aux: what is said; body: see rpc/roll.h */
     CDP__RPC_KINDS
 } cdp__rpc_kind;
 
@@ -1958,7 +2177,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     if (cdp__rpc_is_list(p->kind))
         return p->bytes % 16 || p->bytes > CDP__RPC_LIST ? "a list of no length" : NULL;
     if (p->kind >= CDP__RPC_CANCEL && p->bytes != cdp__rpc_head_bytes(p) && p->kind != CDP__RPC_GRAD
-        && p->kind != CDP__RPC_CTX_FAIL)
+        && p->kind != CDP__RPC_CTX_FAIL && p->kind != CDP__RPC_ROLL)
         return "a body where there is none";
     if ((p->kind == CDP__RPC_FAIL || p->kind == CDP__RPC_CTX_FAIL) && p->bytes > CDP__RPC_TEXT)
         return "too long a text";
@@ -2043,7 +2262,7 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
     if ((p->kind == CDP__RPC_REMOTE_ACK || p->kind == CDP__RPC_FORK_ACK) && p->aux > CDP__REF_FULL)
         return "an unknown answer";
     if (p->kind == CDP__RPC_HELD && p->aux >= CDP__RPC_WHYS) return "an unknown reason";
-    if (p->kind > CDP__RPC_DELETE && p->kind != CDP__RPC_HELD
+    if (p->kind > CDP__RPC_DELETE && p->kind != CDP__RPC_HELD && p->kind != CDP__RPC_ROLL
         && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
         return "a context of no rank";
     if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes
@@ -2257,8 +2476,10 @@ struct cdp_rpc {
     cdp_channel *channel;
     uint32_t rank, ranks, share;
     cdp__rpc_phase phase;
-    bool shutting; /* cdp_rpc_shutdown() was called */
-    bool leaving;  /* closing ranks no longer count as lost */
+    bool shutting;  /* cdp_rpc_shutdown() was called */
+    bool leaving;   /* closing ranks no longer count as lost */
+    cdp__roll roll; /* with desc.survivors; else its lists are NULL */
+    uint8_t *word;  /* room for one of the roll */
     cdp__rpc_peer *peers;
     bool *lost;                  /* by rank */
     cdp_rpc_function *functions; /* what desc.functions points to */
@@ -2855,7 +3076,8 @@ CDP__PRIVATE uint64_t cdp__rpc_call_b(cdp_rpc *rpc, const cdp__rpc_call *c) {
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
-    if (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)) ++rpc->peers[to].sent;
+    if (p->kind != CDP__RPC_ROLL && (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)))
+        ++rpc->peers[to].sent;
     rpc->bytes_out += CDP__HEAD_BYTES + p->bytes;
     cdp__rpc_copied(rpc, p->bytes);
     if (c) c->left = true;
@@ -3215,6 +3437,88 @@ CDP__PRIVATE void cdp__rpc_act(void *user, const cdp__ref_act *a) {
         break;
     case CDP__REF_WHATS: break;
     }
+}
+
+/* ---- >>rpc/roll_call: says and hears words of a shutdown among ranks that are alive ---------- */
+
+/* Knows: the message of a word. Promises: a rank that is counted out is told so before its link is
+   given up; a list that changes within a turn is said again. */
+
+CDP__PRIVATE cdp_status cdp__rpc_roll_open(cdp_rpc *rpc) {
+    cdp__roll *roll = &rpc->roll;
+    const uint64_t bytes = cdp__roll_bytes(rpc->ranks);
+    if (bytes > rpc->inline_max)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_rpc_create: survivors of %u ranks needs a window_bytes of the group of %llu",
+            rpc->ranks, (unsigned long long)(4 * bytes));
+    roll->rank = rpc->rank;
+    roll->ranks = rpc->ranks;
+    roll->cut_by = -1;
+    roll->words = (cdp__roll_word *)cdp__alloc_zero(rpc->os, rpc->ranks * sizeof *roll->words);
+    roll->out = (bool *)cdp__alloc_zero(rpc->os, rpc->ranks);
+    roll->sum_out = (bool *)cdp__alloc_zero(rpc->os, rpc->ranks);
+    rpc->word = (uint8_t *)cdp__alloc_zero(rpc->os, bytes);
+    if (roll->words && roll->out && roll->sum_out && rpc->word) return CDP_OK;
+    return cdp__fail_nomem("words of a shutdown", rpc->ranks * sizeof *roll->words);
+}
+
+CDP__PRIVATE void cdp__rpc_roll_close(cdp_rpc *rpc) {
+    cdp__free(rpc->os, rpc->roll.words);
+    cdp__free(rpc->os, rpc->roll.out);
+    cdp__free(rpc->os, rpc->roll.sum_out);
+    cdp__free(rpc->os, rpc->word);
+}
+
+/* Says something to all ranks that have not left. Those that are counted out hear it, and no more:
+   so one that is alive learns that it is. */
+CDP__PRIVATE void cdp__rpc_say(cdp_rpc *rpc, cdp__roll_kind kind, const cdp__roll_say *say) {
+    const cdp__roll *roll = &rpc->roll;
+    cdp_iov iov;
+    cdp_args args;
+    uint32_t r;
+    cdp__roll_put(roll, say, rpc->word);
+    iov.data = rpc->word;
+    iov.bytes = cdp__roll_bytes(rpc->ranks);
+    memset(&args, 0, sizeof args);
+    args.iov = &iov;
+    args.iov_count = 1;
+    for (r = 0; r < rpc->ranks; ++r) {
+        cdp__rpc_packet p;
+        if (r == rpc->rank || rpc->lost[r]) continue;
+        memset(&p, 0, sizeof p);
+        p.kind = CDP__RPC_ROLL;
+        p.aux = (uint32_t)kind;
+        p.a = roll->turn + (kind == CDP__ROLL_LAST);
+        cdp__rpc_must_post(rpc, r, &p, &args);
+        if (roll->out[r])
+            (void)cdp_channel_drop(rpc->channel, r, "a rank that goes on has lost it");
+    }
+}
+
+/* The list has changed: within a turn, it is said again. */
+CDP__PRIVATE void cdp__rpc_roll_changed(cdp_rpc *rpc) {
+    rpc->changed = true;
+    if (rpc->roll.turn && !rpc->roll.over) cdp__rpc_say(rpc, CDP__ROLL_TURN, &rpc->roll.mine);
+}
+
+CDP__PRIVATE const char *cdp__rpc_got_roll(cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p) {
+    const char *wrong;
+    bool changed;
+    if (!rpc->roll.words || p->bytes != cdp__roll_bytes(rpc->ranks)) return "a word of no length";
+    wrong = cdp__roll_got(&rpc->roll, from, (cdp__roll_kind)p->aux, p->a, p->body, &changed);
+    rpc->changed = true;
+    if (changed) cdp__rpc_roll_changed(rpc);
+    return wrong;
+}
+
+/* The link to a rank has ended. */
+CDP__PRIVATE void cdp__rpc_roll_lost(cdp_rpc *rpc, uint32_t rank) {
+    if (rpc->roll.words && cdp__roll_lost(&rpc->roll, rank)) cdp__rpc_roll_changed(rpc);
+}
+
+/* True if the program learns that the link to this rank has ended. */
+CDP__PRIVATE bool cdp__rpc_tells_lost(const cdp_rpc *rpc, uint32_t rank) {
+    return !rpc->leaving && !(rpc->roll.words && rpc->roll.words[rank].left);
 }
 
 /* ---- >>rpc/contexts: values, nodes and gradients of a context -------------------------------- */
@@ -5430,7 +5734,7 @@ CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
-    ++rpc->peers[from].received;
+    if (p->kind != CDP__RPC_ROLL) ++rpc->peers[from].received;
     rpc->bytes_in += CDP__HEAD_BYTES + p->bytes;
     switch (p->kind) {
     case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
@@ -5455,6 +5759,7 @@ CDP__PRIVATE const char *cdp__rpc_got(
     case CDP__RPC_CTX_END:
     case CDP__RPC_CTX_ENDED: return cdp__ctx_got_member(rpc, from, p);
     case CDP__RPC_HELD: cdp__rpc_got_held(rpc, from, p); break;
+    case CDP__RPC_ROLL: return cdp__rpc_got_roll(rpc, from, p);
     case CDP__RPC_KINDS: break;
     }
     return honest ? NULL : "a reference that it does not have";
@@ -5760,8 +6065,9 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
     cdp__rpc_lock(rpc);
     rpc->peers[rank].why = *why;
     rpc->peers[rank].task.run = cdp__rpc_notify_lost;
-    if (!rpc->leaving) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
+    if (cdp__rpc_tells_lost(rpc, rank)) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
     cdp__rpc_lose(rpc, rank);
+    cdp__rpc_roll_lost(rpc, rank);
     cdp__rpc_leave_callback(rpc);
 }
 
@@ -5957,7 +6263,7 @@ CDP__PRIVATE void cdp__rpc_worker(void *arg) {
 /* Knows: the exchange of names and limits. Promises: creation fails on all ranks that take part in
    the exchange, or on none of them. */
 
-#define CDP__RPC_MAGIC 0x35637072u /* version 5 of the messages: calls on a value make one */
+#define CDP__RPC_MAGIC 0x36637072u /* version 6 of the messages: shutdown among survivors */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -6067,6 +6373,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->refs.lost = rpc->lost;
     rpc->refs.act = cdp__rpc_act;
     rpc->refs.user = rpc;
+    if (rpc->desc.survivors && cdp__rpc_roll_open(rpc) != CDP_OK) return cdp_last_error()->status;
     if (!cdp__rpc_reserve(rpc, 1)) return cdp__fail_nomem("a table of references", 4096);
     return cdp__rpc_copy_functions(rpc);
 }
@@ -6077,12 +6384,12 @@ CDP__PRIVATE cdp_status cdp__rpc_cards(cdp_rpc *rpc, const uint8_t *cards) {
     for (r = 0; r < rpc->ranks; ++r) {
         const uint8_t *card = cards + r * CDP__RPC_CARD;
         cdp__rpc_peer *peer = &rpc->peers[r];
-        if (memcmp(card, cards, 8) != 0 || memcmp(card + 16, cards + 16, 8) != 0)
+        if (memcmp(card, cards, 8) != 0 || memcmp(card + 12, cards + 12, 12) != 0)
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(rpc->group, r), 0,
-                "cdp_rpc_create: ranks 0 and %u differ in version, number (%u and %u) or "
-                "max_message_bytes (%llu and %llu)",
-                r, cdp__get_u32(cards + 4), cdp__get_u32(card + 4),
-                (unsigned long long)cdp__get_u64(cards + 16),
+                "cdp_rpc_create: ranks 0 and %u differ in version, number (%u and %u), survivors "
+                "(%u and %u) or max_message_bytes (%llu and %llu)",
+                r, cdp__get_u32(cards + 4), cdp__get_u32(card + 4), cdp__get_u32(cards + 12),
+                cdp__get_u32(card + 12), (unsigned long long)cdp__get_u64(cards + 16),
                 (unsigned long long)cdp__get_u64(card + 16));
         peer->limit = (uint32_t)cdp__min(rpc->desc.max_calls, cdp__get_u32(card + 8));
         cdp__text_foreign_in(
@@ -6106,6 +6413,7 @@ CDP__PRIVATE cdp_status cdp__rpc_exchange(cdp_rpc *rpc) {
     cdp__put_u32(card, CDP__RPC_MAGIC);
     cdp__put_u32(card + 4, rpc->desc.number);
     cdp__put_u32(card + 8, rpc->share);
+    cdp__put_u32(card + 12, rpc->desc.survivors);
     cdp__put_u64(card + 16, rpc->desc.max_message_bytes);
     memcpy(card + 24, name, strlen(name));
     cards = (uint8_t *)cdp__alloc(rpc->os, rpc->ranks * CDP__RPC_CARD);
@@ -6192,6 +6500,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     for (i = 0; i < CDP__RPC_CALLED; ++i)
         cdp__free(os, rpc->called[i].name);
     cdp__free(os, rpc->functions);
+    cdp__rpc_roll_close(rpc);
 }
 
 CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {
@@ -6403,6 +6712,7 @@ typedef enum cdp__rpc_count {
     CDP__RPC_LATE,                    /* ranks whose deadline is over */
     CDP__RPC_COUNTS
 } cdp__rpc_count;
+typedef char cdp__assert_roll_counts[(uint32_t)CDP__RPC_COUNTS == CDP__ROLL_COUNTS ? 1 : -1];
 
 /* Messages to and from lost ranks are not counted, because some of them never arrive. */
 CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_TALLIES]) {
@@ -6413,7 +6723,7 @@ CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_TALLIES
         const uint64_t name = cdp__hash(CDP__HASH_START, link, sizeof link);
         if (rpc->lost[r]) {
             ++n[CDP__RPC_LOSSES];
-            n[CDP__RPC_ONE_SIDED] += r < rpc->rank ? name : 0 - name;
+            if (!rpc->roll.words) n[CDP__RPC_ONE_SIDED] += r < rpc->rank ? name : 0 - name;
         } else {
             n[CDP__RPC_SENT] += rpc->peers[r].sent;
             n[CDP__RPC_RECEIVED] += rpc->peers[r].received;
@@ -6470,16 +6780,23 @@ CDP__PRIVATE void cdp__rpc_sum_late(cdp_rpc *rpc, uint32_t timeout_ms) {
    A later one says that a rank does not: its thread has not come, or runs a function. */
 #define CDP__RPC_SUM_NS (250 * CDP__MS)
 
-/* Waits for a sum that was started, as long as ranks may go on working. */
-CDP__PRIVATE cdp_status cdp__rpc_sum_wait(
-    cdp_rpc *rpc, cdp__rpc_sum *sum, cdp_work then, const cdp__rpc_patience *patience) {
+/* Waits for the end of a sum as long as ranks may go on working. */
+CDP__PRIVATE cdp_status cdp__rpc_wait_here(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg),
+    void *arg, const cdp__rpc_patience *patience) {
     uint64_t here;
     cdp_status st;
     do {
         here = cdp__rpc_until_here(rpc, patience);
-        st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, sum,
-            here == CDP__NEVER ? here : here + CDP__RPC_SUM_NS, CDP__NEVER);
+        st = cdp__rpc_wait(
+            rpc, over, arg, here == CDP__NEVER ? here : here + CDP__RPC_SUM_NS, CDP__NEVER);
     } while (st == CDP_PENDING && cdp__rpc_until_here(rpc, patience) > here);
+    return st;
+}
+
+/* Waits for a sum that was started. */
+CDP__PRIVATE cdp_status cdp__rpc_sum_wait(
+    cdp_rpc *rpc, cdp__rpc_sum *sum, cdp_work then, const cdp__rpc_patience *patience) {
+    const cdp_status st = cdp__rpc_wait_here(rpc, cdp__rpc_sum_over, sum, patience);
     if (st == CDP_OK) return st;
     /* it writes to memory of this function's caller until it has ended */
     {
@@ -6528,6 +6845,84 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     return st;
 }
 
+/* ---- sums among ranks that are alive, see rpc/roll.h */
+
+/* What this rank says if it does not come. */
+#define CDP__RPC_NOT_HERE "cdp_rpc_shutdown() was not called in time, or runs a function"
+
+CDP__PRIVATE bool cdp__rpc_roll_over(cdp_rpc *rpc, void *none) {
+    (void)none;
+    return rpc->roll.over || rpc->roll.failed || rpc->roll.cut_by >= 0;
+}
+
+/* A turn was not over in time: this rank ends, and all others with it, with the name of the rank
+   that did not come, or of what this rank has in flight itself. */
+CDP__PRIVATE cdp_status cdp__rpc_roll_late(cdp_rpc *rpc) {
+    cdp__roll_say say = rpc->roll.mine;
+    uint32_t r = 0;
+    say.weight = (uint32_t)cdp__rpc_keeper(rpc, say.text, sizeof say.text, &say.at);
+    if (!say.weight) {
+        while (r < rpc->ranks
+            && (r == rpc->rank || rpc->roll.out[r] || rpc->roll.words[r].turn >= rpc->roll.turn))
+            ++r;
+        say.rank = say.at = r % rpc->ranks;
+        cdp__format(say.text, sizeof say.text, "%s", CDP__RPC_NOT_HERE);
+    }
+    cdp__rpc_say(rpc, CDP__ROLL_FAIL, &say);
+    return cdp__rpc_kept_by(rpc, say.rank, say.text, say.at);
+}
+
+/* all = the sum of what ranks that are alive say. Lock held; released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
+    cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, const cdp__rpc_patience *patience) {
+    cdp__roll *roll = &rpc->roll;
+    cdp__roll_say say;
+    cdp_status st;
+    uint32_t r;
+    memset(&say, 0, sizeof say);
+    memcpy(say.counts, mine, sizeof say.counts);
+    say.rank = rpc->rank;
+    say.weight = (uint32_t)cdp__rpc_keeper(rpc, say.text, sizeof say.text, &say.at);
+    for (r = 0; r < rpc->ranks; ++r) /* what it holds is released when its link has ended */
+        if (roll->out[r] && !rpc->lost[r]) say.counts[CDP__RPC_BUSY] = 1;
+    cdp__roll_begin(roll, &say);
+    cdp__rpc_say(rpc, CDP__ROLL_TURN, &say);
+    st = cdp__rpc_wait_here(rpc, cdp__rpc_roll_over, NULL, patience);
+    if (st == CDP_PENDING) return cdp__rpc_roll_late(rpc);
+    if (st != CDP_OK) return st;
+    if (roll->cut_by >= 0)
+        return cdp__fail_peer(CDP_ERR_PEER_LOST,
+            cdp_world_rank_of(rpc->group, (uint32_t)roll->cut_by), 0,
+            "cdp_rpc_shutdown: rank %u (%s) counts this rank out: it has lost this one, or a rank "
+            "that it hears has",
+            (uint32_t)roll->cut_by, rpc->peers[roll->cut_by].name);
+    if (!roll->over) return cdp__rpc_kept_by(rpc, roll->why.rank, roll->why.text, roll->why.at);
+    memcpy(all, roll->sum.counts, sizeof roll->sum.counts);
+    all[CDP__RPC_LOSSES] = 0;
+    for (r = 0; r < rpc->ranks; ++r)
+        all[CDP__RPC_LOSSES] += roll->sum_out[r];
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__rpc_all_said(cdp_rpc *rpc, void *none) {
+    uint32_t r;
+    (void)none;
+    for (r = 0; r < rpc->ranks; ++r)
+        if (rpc->peers[r].queue) return false;
+    return true;
+}
+
+/* The last turn is over: this rank says so, which others may still wait for. Lock held; released
+   meanwhile. */
+CDP__PRIVATE void cdp__rpc_roll_end(cdp_rpc *rpc, uint64_t until_ns) {
+    if (!rpc->roll.words) return;
+    rpc->roll.done = rpc->leaving = true;
+    cdp__rpc_say(rpc, CDP__ROLL_LAST, &rpc->roll.mine);
+    (void)cdp__rpc_wait(rpc, cdp__rpc_all_said, NULL, until_ns, CDP__NEVER);
+}
+
+/* ---- */
+
 /* A sum was not complete in time. This rank names what it has in flight itself, or the rank that
    did not take part. */
 CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
@@ -6539,8 +6934,14 @@ CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
     while (r < rpc->ranks && (int32_t)cdp_world_rank_of(rpc->group, r) != e.peer)
         ++r;
     if (r == rpc->ranks) return e.status;
-    return cdp__rpc_kept_by(
-        rpc, r, "cdp_rpc_shutdown() was not called in time, or runs a function", r);
+    return cdp__rpc_kept_by(rpc, r, CDP__RPC_NOT_HERE, r);
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_under_way(const uint64_t all[CDP__RPC_COUNTS]) {
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
+        "come",
+        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
 }
 
 /* The deadline of some rank is over while all take part: they agree on what keeps them. Lock held;
@@ -6551,6 +6952,10 @@ CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC
     uint64_t mine, most;
     uint32_t rank, at;
     cdp_status st;
+    if (rpc->roll.words) cdp__rpc_say(rpc, CDP__ROLL_FAIL, &rpc->roll.sum);
+    if (rpc->roll.words && rpc->roll.sum.weight)
+        return cdp__rpc_kept_by(rpc, rpc->roll.sum.rank, rpc->roll.sum.text, rpc->roll.sum.at);
+    if (rpc->roll.words) return cdp__rpc_under_way(all);
     memset(card, 0, sizeof card);
     mine = (uint64_t)cdp__rpc_keeper(rpc, text, 200, &at) << 32 | (rpc->ranks - 1 - rpc->rank);
     cdp__put_u32(card, at);
@@ -6561,10 +6966,7 @@ CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC
     cdp__rpc_lock(rpc);
     if (st != CDP_OK) return st;
     if (most >> 32) return cdp__rpc_kept_by(rpc, rank, text, cdp__get_u32(card));
-    return cdp__fail(CDP_ERR_TIMEOUT,
-        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
-        "come",
-        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
+    return cdp__rpc_under_way(all);
 }
 
 /* Pause between two sums. Ranks add up again as soon as one of their counts changes, and
@@ -6586,8 +6988,12 @@ CDP__PRIVATE cdp_status cdp__rpc_sum_once(
     cdp__rpc_tally(rpc, mine);
     mine[CDP__RPC_BUSY] = !cdp__rpc_passive(rpc, NULL);
     mine[CDP__RPC_LATE] = cdp__now(rpc->os) >= cdp__rpc_until_idle(rpc, patience);
-    st = cdp__rpc_add_up(rpc, mine, all, patience);
-    if (st == CDP_ERR_TIMEOUT) return cdp__rpc_not_here(rpc);
+    if (rpc->roll.words) {
+        st = cdp__rpc_add_up_living(rpc, mine, all, patience);
+    } else {
+        st = cdp__rpc_add_up(rpc, mine, all, patience);
+        if (st == CDP_ERR_TIMEOUT) return cdp__rpc_not_here(rpc);
+    }
     if (st != CDP_OK) return st;
     messages = all[CDP__RPC_SENT] + all[CDP__RPC_RECEIVED];
     moved = patience->all_here ? messages != patience->messages : !patience->timeout_ms;
@@ -6681,12 +7087,14 @@ CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, cdp__rpc_patience *patience)
     cdp_status st = cdp__rpc_quiet(rpc, patience);
     if (st != CDP_OK) return st;
     rpc->phase = CDP__RPC_REFUSING;
-    rpc->leaving = true;
+    rpc->leaving = !rpc->roll.words; /* those that leave say so */
     contexts = cdp__rpc_end_contexts(rpc);
     leaks = cdp__rpc_drop_leaks(rpc, text);
     cdp__rpc_tidy(rpc);
     st = cdp__rpc_quiet(rpc, patience);
     if (st != CDP_OK) return st;
+    cdp__rpc_roll_end(
+        rpc, cdp__deadline(rpc->os, cdp__def(patience->timeout_ms, rpc->desc.timeout_ms)));
     if (!CDP__RPC_PLANT(ONE_SUM)
         && (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
             || rpc->refs.used[CDP__REF_HOLD]))
@@ -6824,7 +7232,7 @@ CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     bool alive;
     if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_alive") || rank >= rpc->ranks) return false;
     cdp__rpc_lock(rpc);
-    alive = !rpc->lost[rank];
+    alive = !(rpc->roll.done ? rpc->roll.sum_out : rpc->lost)[rank];
     cdp_lock_release(&rpc->lock);
     return alive;
 }

@@ -1,7 +1,8 @@
 /*  10_parameter_server.c - a server owns the parameters; one of its trainers is killed
 
     You learn: remote calls and references, and what a server does when a client dies: it reports
-    the death, releases what that trainer held, and goes on with the others.
+    the death, releases what that trainer held, goes on with the others, and ends with them
+    (.survivors).
 
         gcc -O2 examples/10_parameter_server.c -o parameter_server -pthread -lm
         ./parameter_server                  starts four processes itself
@@ -28,8 +29,7 @@
 
 typedef struct server {
     double w[2];
-    uint32_t updates, finished, lost;
-    bool done[RANKS]; /* ranks that have finished, and may leave */
+    uint32_t updates, lost;
     cdp_rref model;
 } server;
 
@@ -56,17 +56,10 @@ static void subtract(void *user, cdp_rpc_request *request) {
     ++s->updates;
 }
 
-static void finished(void *user, cdp_rpc_request *request) {
-    printf("rank %u has finished\n", request->from);
-    __atomic_store_n(&((server *)user)->done[request->from], true, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&((server *)user)->finished, 1, __ATOMIC_SEQ_CST);
-}
-
 static void lost(void *user, uint32_t rank, const cdp_error *why) {
-    if (__atomic_load_n(&((server *)user)->done[rank], __ATOMIC_SEQ_CST)) return;
     printf("rank %u is lost (%s); the others go on\n", rank, cdp_status_name(why->status));
     fflush(stdout);
-    __atomic_add_fetch(&((server *)user)->lost, 1, __ATOMIC_SEQ_CST);
+    ++((server *)user)->lost;
 }
 
 static int serve(cdp_group *world) {
@@ -74,12 +67,12 @@ static int serve(cdp_group *world) {
     cdp_iov iov = {.data = s.w, .bytes = sizeof s.w};
     const cdp_value model = {.data = &s, .plain = {.iov = &iov, .iov_count = 1}};
     const cdp_rpc_function functions[] = {{.name = "get_model", .func = get_model, .user = &s},
-        {.name = "subtract", .func = subtract, .max_running = 1},
-        {.name = "finished", .func = finished, .user = &s}};
+        {.name = "subtract", .func = subtract, .max_running = 1}};
     const cdp_rpc_desc desc = {.group = world,
         .name = "server",
         .functions = functions,
-        .function_count = 3,
+        .function_count = 2,
+        .survivors = true,
         .lost = lost,
         .user = &s};
     cdp_rpc *rpc;
@@ -87,12 +80,7 @@ static int serve(cdp_group *world) {
     if (cdp_rpc_create(&desc, &rpc) != CDP_OK) return fail("server");
     if (cdp_rref_create(rpc, &model, "model", &s.model) != CDP_OK) return fail("server");
     if (cdp_barrier(world) != CDP_OK) return fail("server");
-    for (int i = 0; i < 600; ++i) {
-        if (__atomic_load_n(&s.finished, __ATOMIC_SEQ_CST) == RANKS - 2
-            && __atomic_load_n(&s.lost, __ATOMIC_SEQ_CST) && !cdp_rpc_stats_of(rpc).forks)
-            break;
-        if (cdp_rpc_serve(rpc, 50) < 0) return fail("server");
-    }
+    if (cdp_rpc_shutdown(rpc, 0) != CDP_OK) return fail("server"); /* serves the trainers */
     left = cdp_rpc_stats_of(rpc);
     printf("%u updates; w = %.3f, %.3f; references that others hold: %u\n", s.updates, s.w[0],
         s.w[1], (unsigned)left.forks);
@@ -105,7 +93,7 @@ static int serve(cdp_group *world) {
 
 static int train(cdp_group *world) {
     const uint32_t rank = cdp_rank(world);
-    const cdp_rpc_desc desc = {.group = world};
+    const cdp_rpc_desc desc = {.group = world, .survivors = true};
     cdp_call call = {0};
     cdp_rref model;
     cdp_rpc *rpc;
@@ -137,9 +125,7 @@ static int train(cdp_group *world) {
         cdp_call_free(&call);
     }
     cdp_rref_drop(model);
-    const cdp_call_desc end = {.to = server_rank, .function = cdp_rpc_id("finished")};
-    if (cdp_rpc_call(rpc, &end, &call) != CDP_OK) return fail("finished");
-    cdp_call_free(&call);
+    if (cdp_rpc_shutdown(rpc, 0) != CDP_OK) return fail("trainer");
     cdp_rpc_destroy(rpc);
     return 0;
 }

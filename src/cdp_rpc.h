@@ -74,6 +74,7 @@
         only serve                                         cdp_rpc_shutdown(rpc, 0): it serves
                                                            until all ranks have called it, however
                                                            long they work; or cdp_rpc_serve
+        end well although ranks have died                  .survivors, then cdp_rpc_alive
         serve in the loop of a game, without threads       cdp_rpc_poll
         find references that were not dropped              .leaked, cdp_rpc_stats_of
         see what waits for whom                            cdp_rpc_describe
@@ -104,7 +105,8 @@
         _rref_context_get_debug_info           cdp_rpc_stats_of, cdp_rpc_describe
         Differences: functions are registered, and nothing else can be called; a call that was
         given up is cancelled on its rank, too; deadlines travel to nested calls; a reference is
-        confirmed before its function runs, not afterwards; dead ranks release their references.
+        confirmed before its function runs, not afterwards; dead ranks release their references,
+        and with .survivors the others shut down well.
         Backward functions are the program's; dist_autograd.backward and DistributedOptimizer:
         dist_autograd.context()                cdp_ctx_begin, cdp_ctx_end, .ctx of cdp_call_desc
         dist_autograd.backward(id, roots)      cdp_ctx_backward: ends also where a value is unused
@@ -234,10 +236,12 @@ extern "C" {
 #include "rpc/forks.h"
 #include "rpc/waves.h"
 #include "rpc/levels.h"
+#include "rpc/roll.h"
 #include "rpc/packets.h"
 #include "rpc/state.h"
 #include "rpc/pools.h"
 #include "rpc/send.h"
+#include "rpc/roll_call.h"
 #include "rpc/contexts.h"
 #include "rpc/calls.h"
 #include "rpc/sums.h"

@@ -31,7 +31,7 @@ CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank) {
     bool alive;
     if (!rpc || cdp__rpc_gone(rpc, "cdp_rpc_alive") || rank >= rpc->ranks) return false;
     cdp__rpc_lock(rpc);
-    alive = !rpc->lost[rank];
+    alive = !(rpc->roll.done ? rpc->roll.sum_out : rpc->lost)[rank];
     cdp_lock_release(&rpc->lock);
     return alive;
 }

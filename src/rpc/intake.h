@@ -26,6 +26,7 @@
 #include "state.h"
 #include "pools.h"
 #include "send.h"
+#include "roll_call.h"
 #include "contexts.h"
 #include "calls.h"
 #include "passes.h"
@@ -205,7 +206,7 @@ CDP__PRIVATE bool cdp__rpc_got_list(cdp_rpc *rpc, uint32_t from, const cdp__rpc_
 CDP__PRIVATE const char *cdp__rpc_got(
     cdp_rpc *rpc, uint32_t from, const cdp__rpc_packet *p, uint8_t **owned, bool cancelled) {
     bool honest = true;
-    ++rpc->peers[from].received;
+    if (p->kind != CDP__RPC_ROLL) ++rpc->peers[from].received;
     rpc->bytes_in += CDP__HEAD_BYTES + p->bytes;
     switch (p->kind) {
     case CDP__RPC_CALL: return cdp__rpc_got_call(rpc, from, p, owned, cancelled);
@@ -230,6 +231,7 @@ CDP__PRIVATE const char *cdp__rpc_got(
     case CDP__RPC_CTX_END:
     case CDP__RPC_CTX_ENDED: return cdp__ctx_got_member(rpc, from, p);
     case CDP__RPC_HELD: cdp__rpc_got_held(rpc, from, p); break;
+    case CDP__RPC_ROLL: return cdp__rpc_got_roll(rpc, from, p);
     case CDP__RPC_KINDS: break;
     }
     return honest ? NULL : "a reference that it does not have";
@@ -535,8 +537,9 @@ CDP__PRIVATE void cdp__rpc_peer_lost(void *user, uint32_t rank, const cdp_error 
     cdp__rpc_lock(rpc);
     rpc->peers[rank].why = *why;
     rpc->peers[rank].task.run = cdp__rpc_notify_lost;
-    if (!rpc->leaving) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
+    if (cdp__rpc_tells_lost(rpc, rank)) cdp__rpc_add_task(rpc, &rpc->peers[rank].task);
     cdp__rpc_lose(rpc, rank);
+    cdp__rpc_roll_lost(rpc, rank);
     cdp__rpc_leave_callback(rpc);
 }
 

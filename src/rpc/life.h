@@ -35,13 +35,14 @@
 #include "state.h"
 #include "pools.h"
 #include "send.h"
+#include "roll_call.h"
 #include "contexts.h"
 #include "calls.h"
 #include "passes.h"
 #include "intake.h"
 #include "waits.h"
 
-#define CDP__RPC_MAGIC 0x35637072u /* version 5 of the messages: calls on a value make one */
+#define CDP__RPC_MAGIC 0x36637072u /* version 6 of the messages: shutdown among survivors */
 #define CDP__RPC_CARD (24u + CDP__RPC_NAME)
 
 CDP__PRIVATE cdp_status cdp__rpc_desc_check(const cdp_rpc_desc *d) {
@@ -151,6 +152,7 @@ CDP__PRIVATE cdp_status cdp__rpc_memory(cdp_rpc *rpc) {
     rpc->refs.lost = rpc->lost;
     rpc->refs.act = cdp__rpc_act;
     rpc->refs.user = rpc;
+    if (rpc->desc.survivors && cdp__rpc_roll_open(rpc) != CDP_OK) return cdp_last_error()->status;
     if (!cdp__rpc_reserve(rpc, 1)) return cdp__fail_nomem("a table of references", 4096);
     return cdp__rpc_copy_functions(rpc);
 }
@@ -161,12 +163,12 @@ CDP__PRIVATE cdp_status cdp__rpc_cards(cdp_rpc *rpc, const uint8_t *cards) {
     for (r = 0; r < rpc->ranks; ++r) {
         const uint8_t *card = cards + r * CDP__RPC_CARD;
         cdp__rpc_peer *peer = &rpc->peers[r];
-        if (memcmp(card, cards, 8) != 0 || memcmp(card + 16, cards + 16, 8) != 0)
+        if (memcmp(card, cards, 8) != 0 || memcmp(card + 12, cards + 12, 12) != 0)
             return cdp__fail_peer(CDP_ERR_MISMATCH, cdp_world_rank_of(rpc->group, r), 0,
-                "cdp_rpc_create: ranks 0 and %u differ in version, number (%u and %u) or "
-                "max_message_bytes (%llu and %llu)",
-                r, cdp__get_u32(cards + 4), cdp__get_u32(card + 4),
-                (unsigned long long)cdp__get_u64(cards + 16),
+                "cdp_rpc_create: ranks 0 and %u differ in version, number (%u and %u), survivors "
+                "(%u and %u) or max_message_bytes (%llu and %llu)",
+                r, cdp__get_u32(cards + 4), cdp__get_u32(card + 4), cdp__get_u32(cards + 12),
+                cdp__get_u32(card + 12), (unsigned long long)cdp__get_u64(cards + 16),
                 (unsigned long long)cdp__get_u64(card + 16));
         peer->limit = (uint32_t)cdp__min(rpc->desc.max_calls, cdp__get_u32(card + 8));
         cdp__text_foreign_in(
@@ -190,6 +192,7 @@ CDP__PRIVATE cdp_status cdp__rpc_exchange(cdp_rpc *rpc) {
     cdp__put_u32(card, CDP__RPC_MAGIC);
     cdp__put_u32(card + 4, rpc->desc.number);
     cdp__put_u32(card + 8, rpc->share);
+    cdp__put_u32(card + 12, rpc->desc.survivors);
     cdp__put_u64(card + 16, rpc->desc.max_message_bytes);
     memcpy(card + 24, name, strlen(name));
     cards = (uint8_t *)cdp__alloc(rpc->os, rpc->ranks * CDP__RPC_CARD);
@@ -276,6 +279,7 @@ CDP__PRIVATE void cdp__rpc_free_parts(cdp_rpc *rpc) {
     for (i = 0; i < CDP__RPC_CALLED; ++i)
         cdp__free(os, rpc->called[i].name);
     cdp__free(os, rpc->functions);
+    cdp__rpc_roll_close(rpc);
 }
 
 CDP__PRIVATE void cdp__rpc_free(cdp_rpc *rpc) {

@@ -33,6 +33,7 @@ typedef enum cdp__rpc_kind {
     CDP__RPC_CTX_END,    /* a: context */
     CDP__RPC_CTX_ENDED,  /* a: context */
     CDP__RPC_HELD,       /* a: call, which has little time left and not begun; aux: why; b: limit */
+    CDP__RPC_ROLL,       /* a: turn; aux: what is said; body: see rpc/roll.h */
     CDP__RPC_KINDS
 } cdp__rpc_kind;
 
@@ -177,7 +178,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
     if (cdp__rpc_is_list(p->kind))
         return p->bytes % 16 || p->bytes > CDP__RPC_LIST ? "a list of no length" : NULL;
     if (p->kind >= CDP__RPC_CANCEL && p->bytes != cdp__rpc_head_bytes(p) && p->kind != CDP__RPC_GRAD
-        && p->kind != CDP__RPC_CTX_FAIL)
+        && p->kind != CDP__RPC_CTX_FAIL && p->kind != CDP__RPC_ROLL)
         return "a body where there is none";
     if ((p->kind == CDP__RPC_FAIL || p->kind == CDP__RPC_CTX_FAIL) && p->bytes > CDP__RPC_TEXT)
         return "too long a text";
@@ -262,7 +263,7 @@ CDP__PRIVATE const char *cdp__rpc_read(const cdp_channel_message *m, uint32_t me
     if ((p->kind == CDP__RPC_REMOTE_ACK || p->kind == CDP__RPC_FORK_ACK) && p->aux > CDP__REF_FULL)
         return "an unknown answer";
     if (p->kind == CDP__RPC_HELD && p->aux >= CDP__RPC_WHYS) return "an unknown reason";
-    if (p->kind > CDP__RPC_DELETE && p->kind != CDP__RPC_HELD
+    if (p->kind > CDP__RPC_DELETE && p->kind != CDP__RPC_HELD && p->kind != CDP__RPC_ROLL
         && (cdp__rpc_maker(p->a) >= ranks || !(p->a << 16)))
         return "a context of no rank";
     if (p->kind != CDP__RPC_FAIL && p->kind != CDP__RPC_CTX_FAIL && p->bytes

@@ -73,7 +73,8 @@ CDP__PRIVATE uint64_t cdp__rpc_call_b(cdp_rpc *rpc, const cdp__rpc_call *c) {
 CDP__PRIVATE void cdp__rpc_left(cdp_rpc *rpc, uint32_t to, const cdp__rpc_packet *p) {
     cdp__rpc_call *c = p->kind == CDP__RPC_CALL ? cdp__rpc_call_find(rpc, p->a) : NULL;
     cdp_rpc_record *r = c ? cdp__rpc_record_of(rpc, c->record) : NULL;
-    if (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)) ++rpc->peers[to].sent;
+    if (p->kind != CDP__RPC_ROLL && (p->kind != CDP__RPC_ACCEPT || !CDP__RPC_PLANT(NOT_COUNTED)))
+        ++rpc->peers[to].sent;
     rpc->bytes_out += CDP__HEAD_BYTES + p->bytes;
     cdp__rpc_copied(rpc, p->bytes);
     if (c) c->left = true;

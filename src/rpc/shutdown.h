@@ -33,6 +33,7 @@
 #include "packets.h"
 #include "state.h"
 #include "send.h"
+#include "roll_call.h"
 #include "contexts.h"
 #include "requests.h"
 #include "intake.h"
@@ -144,6 +145,7 @@ typedef enum cdp__rpc_count {
     CDP__RPC_LATE,                    /* ranks whose deadline is over */
     CDP__RPC_COUNTS
 } cdp__rpc_count;
+typedef char cdp__assert_roll_counts[(uint32_t)CDP__RPC_COUNTS == CDP__ROLL_COUNTS ? 1 : -1];
 
 /* Messages to and from lost ranks are not counted, because some of them never arrive. */
 CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_TALLIES]) {
@@ -154,7 +156,7 @@ CDP__PRIVATE void cdp__rpc_tally(const cdp_rpc *rpc, uint64_t n[CDP__RPC_TALLIES
         const uint64_t name = cdp__hash(CDP__HASH_START, link, sizeof link);
         if (rpc->lost[r]) {
             ++n[CDP__RPC_LOSSES];
-            n[CDP__RPC_ONE_SIDED] += r < rpc->rank ? name : 0 - name;
+            if (!rpc->roll.words) n[CDP__RPC_ONE_SIDED] += r < rpc->rank ? name : 0 - name;
         } else {
             n[CDP__RPC_SENT] += rpc->peers[r].sent;
             n[CDP__RPC_RECEIVED] += rpc->peers[r].received;
@@ -211,16 +213,23 @@ CDP__PRIVATE void cdp__rpc_sum_late(cdp_rpc *rpc, uint32_t timeout_ms) {
    A later one says that a rank does not: its thread has not come, or runs a function. */
 #define CDP__RPC_SUM_NS (250 * CDP__MS)
 
-/* Waits for a sum that was started, as long as ranks may go on working. */
-CDP__PRIVATE cdp_status cdp__rpc_sum_wait(
-    cdp_rpc *rpc, cdp__rpc_sum *sum, cdp_work then, const cdp__rpc_patience *patience) {
+/* Waits for the end of a sum as long as ranks may go on working. */
+CDP__PRIVATE cdp_status cdp__rpc_wait_here(cdp_rpc *rpc, bool (*over)(cdp_rpc *rpc, void *arg),
+    void *arg, const cdp__rpc_patience *patience) {
     uint64_t here;
     cdp_status st;
     do {
         here = cdp__rpc_until_here(rpc, patience);
-        st = cdp__rpc_wait(rpc, cdp__rpc_sum_over, sum,
-            here == CDP__NEVER ? here : here + CDP__RPC_SUM_NS, CDP__NEVER);
+        st = cdp__rpc_wait(
+            rpc, over, arg, here == CDP__NEVER ? here : here + CDP__RPC_SUM_NS, CDP__NEVER);
     } while (st == CDP_PENDING && cdp__rpc_until_here(rpc, patience) > here);
+    return st;
+}
+
+/* Waits for a sum that was started. */
+CDP__PRIVATE cdp_status cdp__rpc_sum_wait(
+    cdp_rpc *rpc, cdp__rpc_sum *sum, cdp_work then, const cdp__rpc_patience *patience) {
+    const cdp_status st = cdp__rpc_wait_here(rpc, cdp__rpc_sum_over, sum, patience);
     if (st == CDP_OK) return st;
     /* it writes to memory of this function's caller until it has ended */
     {
@@ -269,6 +278,84 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     return st;
 }
 
+/* ---- sums among ranks that are alive, see rpc/roll.h */
+
+/* What this rank says if it does not come. */
+#define CDP__RPC_NOT_HERE "cdp_rpc_shutdown() was not called in time, or runs a function"
+
+CDP__PRIVATE bool cdp__rpc_roll_over(cdp_rpc *rpc, void *none) {
+    (void)none;
+    return rpc->roll.over || rpc->roll.failed || rpc->roll.cut_by >= 0;
+}
+
+/* A turn was not over in time: this rank ends, and all others with it, with the name of the rank
+   that did not come, or of what this rank has in flight itself. */
+CDP__PRIVATE cdp_status cdp__rpc_roll_late(cdp_rpc *rpc) {
+    cdp__roll_say say = rpc->roll.mine;
+    uint32_t r = 0;
+    say.weight = (uint32_t)cdp__rpc_keeper(rpc, say.text, sizeof say.text, &say.at);
+    if (!say.weight) {
+        while (r < rpc->ranks
+            && (r == rpc->rank || rpc->roll.out[r] || rpc->roll.words[r].turn >= rpc->roll.turn))
+            ++r;
+        say.rank = say.at = r % rpc->ranks;
+        cdp__format(say.text, sizeof say.text, "%s", CDP__RPC_NOT_HERE);
+    }
+    cdp__rpc_say(rpc, CDP__ROLL_FAIL, &say);
+    return cdp__rpc_kept_by(rpc, say.rank, say.text, say.at);
+}
+
+/* all = the sum of what ranks that are alive say. Lock held; released meanwhile. */
+CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
+    cdp_rpc *rpc, const uint64_t *mine, uint64_t *all, const cdp__rpc_patience *patience) {
+    cdp__roll *roll = &rpc->roll;
+    cdp__roll_say say;
+    cdp_status st;
+    uint32_t r;
+    memset(&say, 0, sizeof say);
+    memcpy(say.counts, mine, sizeof say.counts);
+    say.rank = rpc->rank;
+    say.weight = (uint32_t)cdp__rpc_keeper(rpc, say.text, sizeof say.text, &say.at);
+    for (r = 0; r < rpc->ranks; ++r) /* what it holds is released when its link has ended */
+        if (roll->out[r] && !rpc->lost[r]) say.counts[CDP__RPC_BUSY] = 1;
+    cdp__roll_begin(roll, &say);
+    cdp__rpc_say(rpc, CDP__ROLL_TURN, &say);
+    st = cdp__rpc_wait_here(rpc, cdp__rpc_roll_over, NULL, patience);
+    if (st == CDP_PENDING) return cdp__rpc_roll_late(rpc);
+    if (st != CDP_OK) return st;
+    if (roll->cut_by >= 0)
+        return cdp__fail_peer(CDP_ERR_PEER_LOST,
+            cdp_world_rank_of(rpc->group, (uint32_t)roll->cut_by), 0,
+            "cdp_rpc_shutdown: rank %u (%s) counts this rank out: it has lost this one, or a rank "
+            "that it hears has",
+            (uint32_t)roll->cut_by, rpc->peers[roll->cut_by].name);
+    if (!roll->over) return cdp__rpc_kept_by(rpc, roll->why.rank, roll->why.text, roll->why.at);
+    memcpy(all, roll->sum.counts, sizeof roll->sum.counts);
+    all[CDP__RPC_LOSSES] = 0;
+    for (r = 0; r < rpc->ranks; ++r)
+        all[CDP__RPC_LOSSES] += roll->sum_out[r];
+    return CDP_OK;
+}
+
+CDP__PRIVATE bool cdp__rpc_all_said(cdp_rpc *rpc, void *none) {
+    uint32_t r;
+    (void)none;
+    for (r = 0; r < rpc->ranks; ++r)
+        if (rpc->peers[r].queue) return false;
+    return true;
+}
+
+/* The last turn is over: this rank says so, which others may still wait for. Lock held; released
+   meanwhile. */
+CDP__PRIVATE void cdp__rpc_roll_end(cdp_rpc *rpc, uint64_t until_ns) {
+    if (!rpc->roll.words) return;
+    rpc->roll.done = rpc->leaving = true;
+    cdp__rpc_say(rpc, CDP__ROLL_LAST, &rpc->roll.mine);
+    (void)cdp__rpc_wait(rpc, cdp__rpc_all_said, NULL, until_ns, CDP__NEVER);
+}
+
+/* ---- */
+
 /* A sum was not complete in time. This rank names what it has in flight itself, or the rank that
    did not take part. */
 CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
@@ -280,8 +367,14 @@ CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
     while (r < rpc->ranks && (int32_t)cdp_world_rank_of(rpc->group, r) != e.peer)
         ++r;
     if (r == rpc->ranks) return e.status;
-    return cdp__rpc_kept_by(
-        rpc, r, "cdp_rpc_shutdown() was not called in time, or runs a function", r);
+    return cdp__rpc_kept_by(rpc, r, CDP__RPC_NOT_HERE, r);
+}
+
+CDP__PRIVATE cdp_status cdp__rpc_under_way(const uint64_t all[CDP__RPC_COUNTS]) {
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
+        "come",
+        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
 }
 
 /* The deadline of some rank is over while all take part: they agree on what keeps them. Lock held;
@@ -292,6 +385,10 @@ CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC
     uint64_t mine, most;
     uint32_t rank, at;
     cdp_status st;
+    if (rpc->roll.words) cdp__rpc_say(rpc, CDP__ROLL_FAIL, &rpc->roll.sum);
+    if (rpc->roll.words && rpc->roll.sum.weight)
+        return cdp__rpc_kept_by(rpc, rpc->roll.sum.rank, rpc->roll.sum.text, rpc->roll.sum.at);
+    if (rpc->roll.words) return cdp__rpc_under_way(all);
     memset(card, 0, sizeof card);
     mine = (uint64_t)cdp__rpc_keeper(rpc, text, 200, &at) << 32 | (rpc->ranks - 1 - rpc->rank);
     cdp__put_u32(card, at);
@@ -302,10 +399,7 @@ CDP__PRIVATE cdp_status cdp__rpc_agree(cdp_rpc *rpc, const uint64_t all[CDP__RPC
     cdp__rpc_lock(rpc);
     if (st != CDP_OK) return st;
     if (most >> 32) return cdp__rpc_kept_by(rpc, rank, text, cdp__get_u32(card));
-    return cdp__fail(CDP_ERR_TIMEOUT,
-        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
-        "come",
-        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
+    return cdp__rpc_under_way(all);
 }
 
 /* Pause between two sums. Ranks add up again as soon as one of their counts changes, and
@@ -327,8 +421,12 @@ CDP__PRIVATE cdp_status cdp__rpc_sum_once(
     cdp__rpc_tally(rpc, mine);
     mine[CDP__RPC_BUSY] = !cdp__rpc_passive(rpc, NULL);
     mine[CDP__RPC_LATE] = cdp__now(rpc->os) >= cdp__rpc_until_idle(rpc, patience);
-    st = cdp__rpc_add_up(rpc, mine, all, patience);
-    if (st == CDP_ERR_TIMEOUT) return cdp__rpc_not_here(rpc);
+    if (rpc->roll.words) {
+        st = cdp__rpc_add_up_living(rpc, mine, all, patience);
+    } else {
+        st = cdp__rpc_add_up(rpc, mine, all, patience);
+        if (st == CDP_ERR_TIMEOUT) return cdp__rpc_not_here(rpc);
+    }
     if (st != CDP_OK) return st;
     messages = all[CDP__RPC_SENT] + all[CDP__RPC_RECEIVED];
     moved = patience->all_here ? messages != patience->messages : !patience->timeout_ms;
@@ -422,12 +520,14 @@ CDP__PRIVATE cdp_status cdp__rpc_shut(cdp_rpc *rpc, cdp__rpc_patience *patience)
     cdp_status st = cdp__rpc_quiet(rpc, patience);
     if (st != CDP_OK) return st;
     rpc->phase = CDP__RPC_REFUSING;
-    rpc->leaving = true;
+    rpc->leaving = !rpc->roll.words; /* those that leave say so */
     contexts = cdp__rpc_end_contexts(rpc);
     leaks = cdp__rpc_drop_leaks(rpc, text);
     cdp__rpc_tidy(rpc);
     st = cdp__rpc_quiet(rpc, patience);
     if (st != CDP_OK) return st;
+    cdp__rpc_roll_end(
+        rpc, cdp__deadline(rpc->os, cdp__def(patience->timeout_ms, rpc->desc.timeout_ms)));
     if (!CDP__RPC_PLANT(ONE_SUM)
         && (rpc->refs.used[CDP__REF_USER] || rpc->refs.used[CDP__REF_FORK]
             || rpc->refs.used[CDP__REF_HOLD]))

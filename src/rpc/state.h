@@ -31,6 +31,7 @@
 #include "table.h"
 #include "waves.h"
 #include "levels.h"
+#include "roll.h"
 #include "packets.h"
 
 typedef struct cdp__rpc_task {
@@ -214,8 +215,10 @@ struct cdp_rpc {
     cdp_channel *channel;
     uint32_t rank, ranks, share;
     cdp__rpc_phase phase;
-    bool shutting; /* cdp_rpc_shutdown() was called */
-    bool leaving;  /* closing ranks no longer count as lost */
+    bool shutting;  /* cdp_rpc_shutdown() was called */
+    bool leaving;   /* closing ranks no longer count as lost */
+    cdp__roll roll; /* with desc.survivors; else its lists are NULL */
+    uint8_t *word;  /* room for one of the roll */
     cdp__rpc_peer *peers;
     bool *lost;                  /* by rank */
     cdp_rpc_function *functions; /* what desc.functions points to */

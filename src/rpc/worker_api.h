@@ -129,6 +129,9 @@ typedef struct cdp_rpc_desc {
     uint32_t max_rrefs;    /* entries of the table of references; a fork, and a child that is being
                            shared, needs one, too (default: 65536) */
     uint32_t max_contexts; /* that this rank takes part in at once (default: 256) */
+    /* ranks that are lost do not keep cdp_rpc_shutdown() from OK, see there: the same on all
+       ranks (default: it ends with PEER_LOST) */
+    bool survivors;
     /* Called once for each rank whose link ended before this rank shut down: a callback. */
     void (*lost)(void *user, uint32_t rank, const cdp_error *why);
     /* Called by cdp_rpc_shutdown() for each reference that the program still has. */
@@ -151,7 +154,16 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_r
    Errors: STATE (references were left: everything else is as after OK; or it was shut down before,
    or the call is made inside a function); TIMEOUT (every rank that takes part names the same rank
    with the request that was not answered, or the rank that did not come); PEER_LOST (a rank died,
-   or left without a shutdown). After those two: cdp_rpc_destroy(). */
+   or left without a shutdown). After those two: cdp_rpc_destroy().
+   With `survivors` of the desc, OK means that all ranks that are alive have come to the end, and
+   cdp_rpc_alive() then says of every rank the same on each of them: whoever was lost before the
+   end, or left without a shutdown, is not alive, and its references were released. The ranks agree:
+   one that another has lost is counted out by all that reach each other, also where it is alive and
+   cut off from that one rank alone. It ends with PEER_LOST, which names a rank that has counted it
+   out.
+   Two ranks that have lost each other may both be counted out. Where a network falls into parts,
+   each part ends for itself, and counts out the others; so may ranks that miss the last word of one
+   that has ended with OK, if its link breaks under that. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_shutdown(cdp_rpc *rpc, uint32_t timeout_ms);
 
 /* Local, at once: own calls end with STATE, other ranks lose this one for this rpc, values are

@@ -10,6 +10,8 @@
    a call ends once, by its deadline, a tenth of it and a constant; its function ran at most once;
    not at all where the call says so; once where it says so (I7, I8). A value ends once (I4);
    without a fault no reference breaks (I5) and every result and every gradient is right (I14).
+   In every second world, ranks shut down among survivors: all that reach each other say the same of
+   who is alive, and the others of a killed rank end well.
    What was lost is named (I10). No run hangs, also not in a shutdown, which leaves nothing behind
    where it succeeds, and after which as many messages were received of each rank as it has sent
    (I12); a rank that ends has given all memory back. Memory that the program has back, because a
@@ -42,6 +44,7 @@ typedef enum plant {
     PLANT_NOT_CONFIRMED,     /* functions do not wait for references that are not confirmed */
     PLANT_NO_CREDIT,         /* a caller does not wait until there is room for a call */
     PLANT_NO_LIMIT_OF_BYTES, /* all long arguments are fetched at once */
+    PLANT_ANY_LIST,          /* looked for by rpc_rolls.c */
     PLANT_ONE_SUM,           /* a shutdown ends with its first sum, whatever it is */
     PLANT_NOT_COUNTED,       /* messages of one kind are missing in the sums of a shutdown */
     PLANT_BACK_EARLY,        /* memory of arguments goes back before it was read */
@@ -115,6 +118,7 @@ typedef struct rank_state {
     bool keeps;                            /* its program runs: it may keep requests */
     uint64_t sent[NODES], received[NODES]; /* messages, when it has shut down well */
     bool shut;
+    bool alive[NODES]; /* what it then says of the others */
 } rank_state;
 
 static uint32_t begun;      /* so many worlds */
@@ -659,6 +663,10 @@ static void program(rank_state *r) {
         cdp_rref_drop(held[i]);
 }
 
+static bool survivors_of(uint64_t seed) {
+    return seed % 2;
+}
+
 static void with_rpc(rank_state *r) {
     cdp_status st;
     for (uint32_t i = 0; i < 3; ++i)
@@ -674,12 +682,13 @@ static void with_rpc(rank_state *r) {
         for (uint32_t i = 0; i < x.nodes; ++i) {
             r->sent[i] = r->rpc->peers[i].sent;
             r->received[i] = r->rpc->peers[i].received;
+            r->alive[i] = cdp_rpc_alive(r->rpc, i);
         }
         r->shut = true;
         if (s.calls_out || s.calls_in || s.users || s.forks || s.holds || s.contexts)
             wrong(node_of(r), "a good shutdown leaves something behind");
         if (!x.faulty && r->values) wrong(node_of(r), "a value is left after a good shutdown");
-    } else if (!x.faulty) {
+    } else if (!x.faulty || (x.kind == F_KILL && survivors_of(x.seed))) {
         wrong(node_of(r), cdp_last_error()->text);
     }
     {
@@ -705,6 +714,7 @@ static void node_main(sim_node *node, void *arg) {
     cdp_rpc_desc d = {.functions = functions,
         .function_count = sizeof functions / sizeof *functions,
         .user = r,
+        .survivors = survivors_of(x.seed),
         .timeout_ms = 5000};
     if (x.seed % 3 == 0) { /* little room */
         d.max_calls = 3;
@@ -834,6 +844,20 @@ static void look_at_sums(void) {
                 wrong(i, "a message was sent and has not come, and both have shut down well (I12)");
 }
 
+/* After the end: two ranks that have shut down well among survivors, and are alive for each other,
+   say the same of all; where no link breaks, each says the same of the other. */
+static void look_at_lists(void) {
+    for (uint32_t i = 0; i < x.nodes && survivors_of(x.seed); ++i)
+        for (uint32_t k = 0; k < x.nodes; ++k) {
+            const rank_state *a = &x.rank[i], *b = &x.rank[k];
+            if (!a->shut || !b->shut) continue;
+            if (a->alive[k] != b->alive[i] && (!x.faulty || x.kind == F_KILL))
+                wrong(i, "it is alive for one, and not the other way");
+            if (a->alive[k] && b->alive[i] && memcmp(a->alive, b->alive, sizeof a->alive) != 0)
+                wrong(i, "two that are alive for each other do not say the same of all");
+        }
+}
+
 /* ---- worlds */
 
 static bool trace; /* of the last run of a seed */
@@ -860,6 +884,7 @@ static bool world_run(uint64_t seed, fault_kind kind, const sim_fault *f, uint64
     ok = sim_run(x.world);
     if (!ok && !x.wrong[0]) snprintf(x.wrong, sizeof x.wrong, "%.200s", x.world->failure);
     look_at_sums();
+    look_at_lists();
     *hash = x.world->hash;
     *length = x.world->now - x.world->start_ns;
     for (uint32_t i = 0; i < x.nodes; ++i) {
