@@ -1000,6 +1000,9 @@ typedef struct cdp_os_net {
         void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns);
     /* NULL, unless the functions above are those of cdp_os_use_poll(), which call it. */
     cdp_poll_func *poll_fds;
+    /* How much later than its deadline watch_wait may return. A wait with a budget polls for so long
+       in the end, so as not to exceed it (default: 1000 us) */
+    uint32_t late_us;
 
     /* Another thread ends a watch_wait() with these; all three may be NULL in an os without
        threads. wake_open makes two descriptors (both may be the same one): fd[0] is ready to read
@@ -7674,6 +7677,7 @@ CDP__PRIVATE void cdp__pollwatch_use(cdp_os_net *net, cdp_poll_func *poll_fds) {
     net->watch_used_up = cdp__pollwatch_used_up;
     net->watch_remove = cdp__pollwatch_remove;
     net->watch_wait = cdp__pollwatch_wait;
+    net->late_us = 0;
 }
 
 #endif
@@ -7777,10 +7781,35 @@ CDP__PRIVATE void cdp__os_watch_remove(void *user, void *watch, int32_t fd) {
     (void)cdp__os_watch_set(watch, fd, 0, NULL, EPOLL_CTL_DEL);
 }
 
+#ifdef CDP_NO_FRAMES /* waits have no budgets */
+#define CDP__OS_LATE_US 0u
+#else
+#define CDP__OS_LATE_US 100u /* how late a wait wakes, mostly, after cdp__os_watch_fine() */
+#endif
+
+/* epoll_wait() counts milliseconds: a deadline that is near is slept for on a finer clock first. */
+CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
+    struct pollfd p;
+    struct {
+        long s, ns;
+    } left;
+    uint64_t now;
+    if (!CDP__OS_LATE_US || deadline_ns == 0 || deadline_ns == CDP__NEVER) return;
+    now = cdp__os_now(NULL);
+    if (now >= deadline_ns || deadline_ns - now > 50 * CDP__MS) return;
+    left.s = 0;
+    left.ns = (long)(deadline_ns - now);
+    p.fd = cdp__os_epoll_fd(watch);
+    p.events = POLLIN;
+    p.revents = 0;
+    (void)syscall(SYS_ppoll, &p, 1ul, &left, NULL, 0ul);
+}
+
 CDP__PRIVATE int32_t cdp__os_watch_wait(
     void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
     struct epoll_event e[CDP__MANY];
     const int n = (int)cdp__min(max_count, CDP__MANY);
+    cdp__os_watch_fine(watch, deadline_ns);
     const int r = epoll_wait(cdp__os_epoll_fd(watch), e, n, cdp__os_poll_ms(deadline_ns));
     int i;
     (void)user;
@@ -8758,11 +8787,11 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
-        cdp__os_watch_remove, cdp__os_watch_wait, NULL
+        cdp__os_watch_remove, cdp__os_watch_wait, NULL, CDP__OS_LATE_US
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__pollwatch_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
-        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll, 0
 #endif
 #ifdef __linux__
 #define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
@@ -18464,12 +18493,13 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     cdp__progress_yield_lock(m); /* the transport does not sleep while it has work of its own */
 }
 
-/* Waits within a budget. A sleep may end a millisecond late, so the last one is spent polling. */
+/* Waits within a budget. A sleep may end late, so the last of the time is spent polling. */
 CDP__PRIVATE void cdp__progress_rest(cdp__world *m, uint64_t now, uint64_t deadline_ns) {
+    const uint64_t late_us = m->os->net.late_us, late = late_us ? late_us * 1000 : CDP__MS;
     if (m->sleeping) {
         cdp__progress_sleep(m, deadline_ns); /* on the condition variable */
-    } else if (deadline_ns - now > CDP__MS) {
-        cdp__progress_sleep(m, deadline_ns - CDP__MS);
+    } else if (deadline_ns - now > late) {
+        cdp__progress_sleep(m, deadline_ns - late);
     } else {
         cdp__world_wait(m, NULL, 0);
         cdp__progress_yield_lock(m);

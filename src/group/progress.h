@@ -184,12 +184,13 @@ CDP__PRIVATE void cdp__progress_sleep(cdp__world *m, uint64_t deadline_ns) {
     cdp__progress_yield_lock(m); /* the transport does not sleep while it has work of its own */
 }
 
-/* Waits within a budget. A sleep may end a millisecond late, so the last one is spent polling. */
+/* Waits within a budget. A sleep may end late, so the last of the time is spent polling. */
 CDP__PRIVATE void cdp__progress_rest(cdp__world *m, uint64_t now, uint64_t deadline_ns) {
+    const uint64_t late_us = m->os->net.late_us, late = late_us ? late_us * 1000 : CDP__MS;
     if (m->sleeping) {
         cdp__progress_sleep(m, deadline_ns); /* on the condition variable */
-    } else if (deadline_ns - now > CDP__MS) {
-        cdp__progress_sleep(m, deadline_ns - CDP__MS);
+    } else if (deadline_ns - now > late) {
+        cdp__progress_sleep(m, deadline_ns - late);
     } else {
         cdp__world_wait(m, NULL, 0);
         cdp__progress_yield_lock(m);

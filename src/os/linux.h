@@ -308,11 +308,11 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
-        cdp__os_watch_remove, cdp__os_watch_wait, NULL
+        cdp__os_watch_remove, cdp__os_watch_wait, NULL, CDP__OS_LATE_US
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__pollwatch_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
-        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll, 0
 #endif
 #ifdef __linux__
 #define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open

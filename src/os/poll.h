@@ -203,6 +203,7 @@ CDP__PRIVATE void cdp__pollwatch_use(cdp_os_net *net, cdp_poll_func *poll_fds) {
     net->watch_used_up = cdp__pollwatch_used_up;
     net->watch_remove = cdp__pollwatch_remove;
     net->watch_wait = cdp__pollwatch_wait;
+    net->late_us = 0;
 }
 
 #endif

@@ -98,10 +98,35 @@ CDP__PRIVATE void cdp__os_watch_remove(void *user, void *watch, int32_t fd) {
     (void)cdp__os_watch_set(watch, fd, 0, NULL, EPOLL_CTL_DEL);
 }
 
+#ifdef CDP_NO_FRAMES /* waits have no budgets */
+#define CDP__OS_LATE_US 0u
+#else
+#define CDP__OS_LATE_US 100u /* how late a wait wakes, mostly, after cdp__os_watch_fine() */
+#endif
+
+/* epoll_wait() counts milliseconds: a deadline that is near is slept for on a finer clock first. */
+CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
+    struct pollfd p;
+    struct {
+        long s, ns;
+    } left;
+    uint64_t now;
+    if (!CDP__OS_LATE_US || deadline_ns == 0 || deadline_ns == CDP__NEVER) return;
+    now = cdp__os_now(NULL);
+    if (now >= deadline_ns || deadline_ns - now > 50 * CDP__MS) return;
+    left.s = 0;
+    left.ns = (long)(deadline_ns - now);
+    p.fd = cdp__os_epoll_fd(watch);
+    p.events = POLLIN;
+    p.revents = 0;
+    (void)syscall(SYS_ppoll, &p, 1ul, &left, NULL, 0ul);
+}
+
 CDP__PRIVATE int32_t cdp__os_watch_wait(
     void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
     struct epoll_event e[CDP__MANY];
     const int n = (int)cdp__min(max_count, CDP__MANY);
+    cdp__os_watch_fine(watch, deadline_ns);
     const int r = epoll_wait(cdp__os_epoll_fd(watch), e, n, cdp__os_poll_ms(deadline_ns));
     int i;
     (void)user;

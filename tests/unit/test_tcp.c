@@ -755,6 +755,43 @@ TEST(what_a_path_drops_is_not_acknowledged_although_the_peer_sends) {
 }
 #endif
 
+#ifdef __linux__
+static uint64_t thread_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Rank 0 waits for rank 1, which sleeps, in frames of 1 ms. */
+static void *frames_main(void *p) {
+    keyed *k = (keyed *)p;
+    float x = 1;
+    cdp_group *g = NULL;
+    cdp_work work;
+    k->desc.group.no_thread = true;
+    if (!OK(cdp_init(&k->desc, &g)) || !OK(cdp_barrier(g))) return NULL;
+    if (k->desc.group.rank == 1) test_sleep_ms(500);
+    if (!OK(cdp_allreduce_async(g, NULL, &x, 1, CDP_DTYPE_F32, CDP_REDUCE_SUM, &work))) return NULL;
+    const uint64_t before = thread_ns();
+    uint32_t frames = 0;
+    while (cdp_work_poll(work, 1000) == CDP_PENDING)
+        ++frames;
+    if (k->desc.group.rank == 0) {
+        const uint64_t used = thread_ns() - before;
+        T(frames > 2);
+        /* half of the budget; polling takes nearly all of it */
+        if (!T(TEST_SLOW || used < (uint64_t)frames * 500000))
+            fprintf(stderr, "%u frames took %u us\n", frames, (uint32_t)(used / 1000));
+    }
+    cdp_group_destroy(g);
+    return NULL;
+}
+
+TEST(a_wait_with_a_budget_sleeps) {
+    (void)two_on_loopback(frames_main, 2, NULL);
+}
+#endif
+
 /* No operation was started: links are there only if they were asked for. */
 static void *linked_main(void *p) {
     keyed *k = (keyed *)p;
@@ -1360,6 +1397,7 @@ int main(int argc, char **argv) {
 #ifdef __linux__
         {"what_a_path_drops_is_not_acknowledged_although_the_peer_sends",
             what_a_path_drops_is_not_acknowledged_although_the_peer_sends, 10},
+        {"a_wait_with_a_budget_sleeps", a_wait_with_a_budget_sleeps, 20},
 #endif
         {"a_network_that_delivers_nothing_is_not_a_process_that_hangs",
             a_network_that_delivers_nothing_is_not_a_process_that_hangs, 20},
