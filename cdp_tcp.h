@@ -251,7 +251,8 @@ typedef struct cdp_tcp_desc {
        that sets it */
     bool no_shared_memory;
     /* bytes of shared memory between two ranks of one machine, each way, 64 to 2^30 (default: 256
-       KiB) */
+       KiB; with no_thread 4 MiB divided by the number of peers, if that is more: a message that
+       fits into it needs no further frame of the peer). The rank that connects decides */
     uint64_t ring_bytes;
     /* rank 0: the process that started this one opened listen_fd, which listens at master_port */
     bool has_listen_fd;
@@ -1243,8 +1244,11 @@ typedef enum cdp__link_state {
     CDP__LINK_LOST /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
 
-#define CDP__RX_BYTES 16384u           /* read ahead: one system call for several small messages */
-#define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
+#define CDP__RX_BYTES 16384u /* read ahead: one system call for several small messages */
+/* Each way, between two ranks of one machine. Of a rank that polls in frames: all its rings
+   together, so that a message waits in them, not for a frame of the peer. */
+#define CDP__RING_BYTES (256u * 1024u)
+#define CDP__FRAME_RING_BYTES (4096u * 1024u)
 /* see cdp__mesh_readable */
 #define CDP__FRESH_BYTES (256u * 1024u)
 /* A caller that polls memory in a busy loop polls the sockets once in this time. */
@@ -2054,13 +2058,21 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
     }
 }
 
+/* How large a ring of this rank is, each way: a multiple of 64. */
+CDP__PRIVATE uint64_t cdp__ring_room(const cdp_tcp_desc *desc) {
+    const uint32_t peers = desc->group.world_size - 1;
+    uint64_t usual = CDP__RING_BYTES;
+    if (desc->group.no_thread) usual = cdp__max(usual, CDP__FRAME_RING_BYTES / cdp__max(peers, 1));
+    return (cdp__def(desc->ring_bytes, usual) + 63) / 64 * 64;
+}
+
 /* The peer waits for shared memory under this name: creates and passes it. Writes the proof for
    CHOSEN into `proof`. */
 CDP__PRIVATE void cdp__link_offer(
     cdp__link *l, const uint8_t name[CDP__NAME_BYTES], uint8_t proof[CDP__NAME_BYTES]) {
     cdp__mesh *m = l->mesh;
     const cdp_os *os = m->os;
-    const uint64_t room = (cdp__def(m->desc.ring_bytes, CDP__RING_BYTES) + 63) / 64 * 64;
+    const uint64_t room = cdp__ring_room(&m->desc);
     const int32_t pass = os->shared.pass_open(os->user, name, false);
     int32_t fds[2],
         err = fds[0] = pass < 0 ? pass : os->shared.create(os->user, cdp__shared_size(room));

@@ -124,8 +124,8 @@ typedef struct cdp_os_net {
         void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns);
     /* NULL, unless the functions above are those of cdp_os_use_poll(), which call it. */
     cdp_poll_func *poll_fds;
-    /* How much later than its deadline watch_wait may return. A wait with a budget polls for so long
-       in the end, so as not to exceed it (default: 1000 us) */
+    /* How much later than its deadline watch_wait may return. A wait with a budget polls for so
+       long in the end, so as not to exceed it (default: 1000 us) */
     uint32_t late_us;
 
     /* Another thread ends a watch_wait() with these; all three may be NULL in an os without

@@ -55,7 +55,8 @@ typedef struct cdp_tcp_desc {
        that sets it */
     bool no_shared_memory;
     /* bytes of shared memory between two ranks of one machine, each way, 64 to 2^30 (default: 256
-       KiB) */
+       KiB; with no_thread 4 MiB divided by the number of peers, if that is more: a message that
+       fits into it needs no further frame of the peer). The rank that connects decides */
     uint64_t ring_bytes;
     /* rank 0: the process that started this one opened listen_fd, which listens at master_port */
     bool has_listen_fd;

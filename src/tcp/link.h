@@ -24,8 +24,11 @@ typedef enum cdp__link_state {
     CDP__LINK_LOST /* for good; `status` and `lost_errno` say why                        */
 } cdp__link_state;
 
-#define CDP__RX_BYTES 16384u           /* read ahead: one system call for several small messages */
-#define CDP__RING_BYTES (256u * 1024u) /* each way, between two ranks of one machine */
+#define CDP__RX_BYTES 16384u /* read ahead: one system call for several small messages */
+/* Each way, between two ranks of one machine. Of a rank that polls in frames: all its rings
+   together, so that a message waits in them, not for a frame of the peer. */
+#define CDP__RING_BYTES (256u * 1024u)
+#define CDP__FRAME_RING_BYTES (4096u * 1024u)
 /* see cdp__mesh_readable */
 #define CDP__FRESH_BYTES (256u * 1024u)
 /* A caller that polls memory in a busy loop polls the sockets once in this time. */

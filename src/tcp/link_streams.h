@@ -409,13 +409,21 @@ CDP__PRIVATE void cdp__link_read_ahead(cdp__link *l) {
     }
 }
 
+/* How large a ring of this rank is, each way: a multiple of 64. */
+CDP__PRIVATE uint64_t cdp__ring_room(const cdp_tcp_desc *desc) {
+    const uint32_t peers = desc->group.world_size - 1;
+    uint64_t usual = CDP__RING_BYTES;
+    if (desc->group.no_thread) usual = cdp__max(usual, CDP__FRAME_RING_BYTES / cdp__max(peers, 1));
+    return (cdp__def(desc->ring_bytes, usual) + 63) / 64 * 64;
+}
+
 /* The peer waits for shared memory under this name: creates and passes it. Writes the proof for
    CHOSEN into `proof`. */
 CDP__PRIVATE void cdp__link_offer(
     cdp__link *l, const uint8_t name[CDP__NAME_BYTES], uint8_t proof[CDP__NAME_BYTES]) {
     cdp__mesh *m = l->mesh;
     const cdp_os *os = m->os;
-    const uint64_t room = (cdp__def(m->desc.ring_bytes, CDP__RING_BYTES) + 63) / 64 * 64;
+    const uint64_t room = cdp__ring_room(&m->desc);
     const int32_t pass = os->shared.pass_open(os->user, name, false);
     int32_t fds[2],
         err = fds[0] = pass < 0 ? pass : os->shared.create(os->user, cdp__shared_size(room));

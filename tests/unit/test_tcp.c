@@ -762,6 +762,20 @@ static uint64_t thread_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* Of a rank that polls in frames a message of some MiB waits in the ring, not for a frame. */
+TEST(rings_of_ranks_that_poll_are_larger) {
+    cdp_tcp_desc d = {.group = {.world_size = 2}};
+    T_EQ(256 << 10, cdp__ring_room(&d));
+    d.group.no_thread = true;
+    T_EQ(4 << 20, cdp__ring_room(&d));
+    d.group.world_size = 5;
+    T_EQ(1 << 20, cdp__ring_room(&d));
+    d.group.world_size = 1000;
+    T_EQ(256 << 10, cdp__ring_room(&d));
+    d.ring_bytes = 100;
+    T_EQ(128, cdp__ring_room(&d));
+}
+
 /* Rank 0 waits for rank 1, which sleeps, in frames of 1 ms. */
 static void *frames_main(void *p) {
     keyed *k = (keyed *)p;
@@ -1397,6 +1411,7 @@ int main(int argc, char **argv) {
 #ifdef __linux__
         {"what_a_path_drops_is_not_acknowledged_although_the_peer_sends",
             what_a_path_drops_is_not_acknowledged_although_the_peer_sends, 10},
+        {"rings_of_ranks_that_poll_are_larger", rings_of_ranks_that_poll_are_larger, 10},
         {"a_wait_with_a_budget_sleeps", a_wait_with_a_budget_sleeps, 20},
 #endif
         {"a_network_that_delivers_nothing_is_not_a_process_that_hangs",
