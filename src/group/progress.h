@@ -275,7 +275,7 @@ CDP__PRIVATE void cdp__progress_pause(cdp__progress *t, uint64_t now) {
     if (!cdp__progress_spin(m, &t->g->desc, now, t->spin_until_ns, &t->polls, &t->spun)) {
         if (t->spun && m->spin_luck > -8) --m->spin_luck;
         t->spun = 0;
-        if (t->budget)
+        if (CDP__BUDGETS && t->budget)
             cdp__progress_rest(m, now, t->deadline_ns);
         else
             cdp__progress_sleep(m, t->deadline_ns);
@@ -295,10 +295,10 @@ CDP__PRIVATE bool cdp__progress_full(cdp__progress *t, bool pending) {
     const bool again =
         t->polled == CDP__MOVED && (pending || !t->budget || t->seq == CDP__ALL_WORK);
     m->fast_poll = false;
-    if (t->budget) m->poll_until_ns = 0;
+    if (CDP__BUDGETS && t->budget) m->poll_until_ns = 0;
     if (!t->first && again) {
         cdp__progress_yield_lock(m);
-        if (t->budget && cdp__now(m->os) >= t->deadline_ns) return false;
+        if (CDP__BUDGETS && t->budget && cdp__now(m->os) >= t->deadline_ns) return false;
     } else if (!t->first) {
         const uint64_t now = pending ? cdp__now(m->os) : 0;
         if (!pending || now >= t->deadline_ns) return false;
@@ -311,7 +311,7 @@ CDP__PRIVATE bool cdp__progress_full(cdp__progress *t, bool pending) {
         }
     }
     t->first = false;
-    if (t->budget) m->poll_until_ns = cdp__max(t->deadline_ns, 1);
+    if (CDP__BUDGETS && t->budget) m->poll_until_ns = cdp__max(t->deadline_ns, 1);
     return true;
 }
 
