@@ -10,6 +10,7 @@
         cdprun -n 4 ./gpt --shard 1                        each has all of it: data parallel
         cdprun -n 4 ./gpt --tensor 2 --pipeline 2 --check 20
         cdprun -n 4 ./gpt --save run7 --until 200; cdprun -n 2 ./gpt --save run7
+        cdprun -n 4 --stay --max-restarts 3 ./gpt --save run7    ranks die and come back
 
     Ranks are a mesh [pipeline, copies, shards, tensor]. Each stage of the pipeline has some of the
     units of the model (tables, blocks, end). Blocks are cut over the ranks of `tensor`, heads and
@@ -22,12 +23,14 @@
       >>passes     forward and backward of a micro-batch on a stage
       >>stages     the pipeline that calls them, also where it has a single stage
       >>steps      training, scores, checkpoints, pictures
+      >>elastic    ranks die and join: the others divide the model anew, and go on from the newest
+                   checkpoint
 
     A checkpoint is safetensors with the names of GPT-2 ("h.0.attn.c_attn.weight"), and is loaded by
     any number of ranks, divided in any way. The last line is the verdict.                      */
 /* SPDX-License-Identifier: MIT-0 OR Unlicense */
 #define CDP_IMPLEMENTATION
-#include "../cdp_tcp.h"
+#include "../cdp_elastic.h"
 #include "../cdp_checkpoint.h"
 #include "../cdp_fsdp.h"
 #include "../cdp_pipeline.h"
@@ -53,7 +56,7 @@ enum {
 
 typedef struct settings {
     plan plan; /* plan.accumulate: micro-batches; plan.decay: all steps */
-    uint64_t until, every, print, pipeline, tensor, shard, zero, bits, check;
+    uint64_t until, every, print, pipeline, tensor, shard, zero, bits, check, lose;
     const char *save, *picture;
 } settings;
 
@@ -63,8 +66,15 @@ typedef struct saved {
     uint64_t text; /* its hash */
 } saved;
 
+/* A job that goes on when ranks die or join. */
+typedef struct job {
+    cdp_elastic *elastic;
+    cdp_elastic_now now; /* .changed: other ranks since the run began */
+} job;
+
 typedef struct run {
     const settings *set;
+    job *job; /* NULL: a rank that dies ends it */
     const corpus *text;
     cdp_group *world;
     cdp_mesh *mesh, **stages; /* of all ranks; of each stage */
@@ -89,6 +99,7 @@ typedef struct run {
     saved saved;
     cdp_ckpt_blob blob;
     uint64_t step, begun;
+    bool failed;                     /* the verdict */
     double loss[MOST_CHECKED], rate; /* of the first steps; tokens per second */
 } run;
 
@@ -472,13 +483,30 @@ static bool resume(run *r, reason *why) {
 
 static double seconds(void) {
     struct timespec now;
-    timespec_get(&now, TIME_UTC);
+    clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 static bool one_step(run *r, double *bits, cdp_fsdp_info *info) {
     return worked(cdp_pipeline_step(r->train)) && mean_loss(r, r->train, bits)
         && worked(cdp_fsdp_backward_end(r->shards, 0, info)) && worked(cdp_fsdp_step(r->shards));
+}
+
+/* Every step of a job ends here, for all of its ranks. *ended: some rank says that all is done.
+   False: a rank is lost, or there are others now. */
+static bool meet(job *j, bool *ended) {
+    uint32_t any = *ended;
+    if (!worked(cdp_allreduce(j->now.group, NULL, &any, 1, CDP_DTYPE_U32, CDP_REDUCE_MAX))
+        || !worked(cdp_elastic_commit(j->elastic)))
+        return false;
+    *ended = any != 0;
+    return *ended || (worked(cdp_elastic_next(j->elastic, &j->now)) && !j->now.changed);
+}
+
+/* To see what the others do: the last rank of the first ones ends without a word. */
+static void lose_a_rank(const run *r) {
+    const cdp_elastic_now *now = &r->job->now;
+    if (now->epoch == 1 && r->step == r->set->lose && now->rank + 1 == now->size) _exit(1);
 }
 
 /* Up to step `until`. `who`: what lines begin with; NULL: none is printed. */
@@ -506,6 +534,8 @@ static bool train(run *r, uint64_t until, const char *who) {
         if (r->ckpt && (r->step % set->every == 0 || r->step == until)
             && !worked(cdp_ckpt_save(r->ckpt, r->step)))
             return false;
+        if (r->job) lose_a_rank(r);
+        if (r->job && !meet(r->job, &(bool){false})) return false;
     }
     return true;
 }
@@ -652,7 +682,7 @@ static bool run_all(run *r, const run *alone, const uint32_t *size) {
         && score(r, &scores[0]) && train(r, r->set->until, cdp_rank(r->world) ? NULL : "all")
         && score(r, &scores[1]) && (!r->set->picture || r->step == r->begun || draw_step(r));
     if (why.text[0]) complain(&why);
-    if (ok && cdp_rank(r->world) == 0) ok = verdict(alone, r, scores);
+    if (ok && cdp_rank(r->world) == 0) r->failed = !verdict(alone, r, scores);
     close_run(r);
     return ok;
 }
@@ -672,7 +702,8 @@ static int usage(const char *program, int code) {
         "  --until N        ends after step N of --steps\n"
         "  --check N        rank 0 makes N steps alone before, and compares\n"
         "  --print N        a line every N steps\n"
-        "  --picture NAME   NAME-step.svg and NAME-memory.svg: the last step\n",
+        "  --picture NAME   NAME-step.svg and NAME-memory.svg: the last step\n"
+        "  --lose N         under cdprun --stay the last rank dies after step N\n",
         program);
     return code;
 }
@@ -709,6 +740,72 @@ static bool settle(settings *s, uint32_t ranks, uint32_t *size, reason *why) {
     return true;
 }
 
+/* ---- >>elastic ------------------------------------------------------------------------------- */
+
+/* A run with the ranks that are here now. As many of them train as can divide the batch and the
+   model; the others wait. False, and ended unchanged: a rank is lost, or this run failed. */
+static bool run_epoch(job *j, const settings *wanted, const corpus *text, bool *ended) {
+    static run r;
+    settings set;
+    uint32_t size[DIMS], n = j->now.size + 1;
+    reason why;
+    do
+        set = *wanted;
+    while (--n && !settle(&set, n, size, &why));
+    if (!n) {
+        complain(&why);
+        return false;
+    }
+    r = (run){.set = &set, .job = j, .text = text};
+    if (j->now.rank == 0)
+        printf("%u ranks, %u train%s%.200s\n", j->now.size, n, j->now.epoch > 1 ? ": " : "",
+            j->now.epoch > 1 ? j->now.cause : "");
+    const bool trains = j->now.rank < n;
+    bool ok = worked(cdp_group_split(j->now.group, trains ? 0 : CDP_NO_COLOR, 0, &r.world));
+    if (ok && trains) ok = *ended = run_all(&r, NULL, size);
+    do
+        ok = ok && meet(j, ended);
+    while (ok && !*ended);
+    *ended = ok;
+    cdp_group_destroy(r.world);
+    return ok && !r.failed;
+}
+
+static bool run_elastic(settings *set, const corpus *text) {
+    const cdp_elastic_desc desc = {.grow_ms = 200};
+    job j = {0};
+    bool ended = false, good = false;
+    set->check = 0;
+    if (!worked(cdp_elastic_create_from_env(&desc, &j.elastic))) return false;
+    bool ok = worked(cdp_elastic_next(j.elastic, &j.now));
+    while (ok && !ended) {
+        j.now.changed = false;
+        good = run_epoch(&j, set, text, &ended);
+        /* without a change this rank alone has failed */
+        if (!ended && !j.now.changed)
+            ok = worked(cdp_elastic_next(j.elastic, &j.now)) && j.now.changed;
+    }
+    ok = ok && worked(cdp_elastic_finish(j.elastic));
+    cdp_elastic_destroy(j.elastic);
+    return ok && good;
+}
+
+/* A world that is here once and for all. */
+static bool run_world(settings *set, const corpus *text) {
+    static run alone, all;
+    uint32_t size[DIMS];
+    reason why;
+    bool single;
+    if (!join_world(&all.world, &single)) return false;
+    bool ok = settle(set, cdp_size(all.world), size, &why);
+    if (!ok) complain(&why);
+    alone.set = all.set = set;
+    alone.text = all.text = text;
+    ok = ok && (!set->check || run_alone(&alone, all.world)) && run_all(&all, &alone, size);
+    cdp_group_destroy(all.world);
+    return ok && !all.failed;
+}
+
 int main(int argc, char **argv) {
     static settings set = {.plan = {.layers = 4,
                                .width = 64,
@@ -725,12 +822,9 @@ int main(int argc, char **argv) {
         .tensor = 1,
         .zero = 3,
         .bits = 32};
-    static run alone, all;
     uint64_t rate = 1000;
-    uint32_t size[DIMS];
     corpus text = {0};
     reason why;
-    bool single;
     const option options[] = {{"--layers", &set.plan.layers, 1000},
         {"--width", &set.plan.width, 16384}, {"--heads", &set.plan.heads, 1024},
         {"--context", &set.plan.context, 65536}, {"--batch", &set.plan.batch, 1u << 20},
@@ -740,23 +834,18 @@ int main(int argc, char **argv) {
         {"--every", &set.every, UINT32_MAX}, {"--print", &set.print, UINT32_MAX},
         {"--pipeline", &set.pipeline, MOST_RANKS}, {"--tensor", &set.tensor, MOST_RANKS},
         {"--shard", &set.shard, MOST_RANKS}, {"--zero", &set.zero, 3}, {"--bits", &set.bits, 32},
-        {"--check", &set.check, MOST_CHECKED}};
+        {"--check", &set.check, MOST_CHECKED}, {"--lose", &set.lose, UINT32_MAX}};
     if (argc > 1 && !strcmp(argv[1], "--help")) return usage(argv[0], 0);
     set.save = take_text(&argc, argv, "--save");
     set.picture = take_text(&argc, argv, "--picture");
     const int at = read_options(argc, argv, options, sizeof options / sizeof *options);
     if (!at || (set.bits != 16 && set.bits != 32)) return usage(argv[0], 2);
     set.plan.rate = (double)rate * 1e-6;
-    if (!join_world(&all.world, &single)) return 1;
-    if (!settle(&set, cdp_size(all.world), size, &why)
-        || !corpus_gather(&text, argv + at, argc - at, argv[0], set.plan.context, &why)) {
+    if (!corpus_gather(&text, argv + at, argc - at, argv[0], set.plan.context, &why)) {
         complain(&why);
         return 2;
     }
-    alone.set = all.set = &set;
-    alone.text = all.text = &text;
-    const bool ok = (!set.check || run_alone(&alone, all.world)) && run_all(&all, &alone, size);
+    const bool ok = getenv("CDP_ELASTIC") ? run_elastic(&set, &text) : run_world(&set, &text);
     corpus_free(&text);
-    cdp_group_destroy(all.world);
     return ok ? 0 : 1;
 }

@@ -231,6 +231,8 @@ static inline bool file_write(const char *path, const void *data, size_t bytes, 
 
 static bool file_read(const char *path, uint8_t **data, size_t *bytes, reason *why) {
     FILE *file = fopen(path, "rb");
+    *data = NULL;
+    *bytes = 0;
     if (!file) return because(why, "cannot read %s: %s", path, strerror(errno));
     page p = {0};
     size_t n;

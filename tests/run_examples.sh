@@ -47,17 +47,17 @@ for how in '--zero 1' '--tensor 2 --shard 1' '--pipeline 2 --bits 16' '--pipelin
     # shellcheck disable=SC2086
     example "27_gpt $how" 'all checks passed' 1 $gpt --check 6 --until 6 $how cdp_store.h
 done
-# gpt_losses RANKS OPTION...: adds its losses to those in $tmp/losses
+# gpt_losses RANKS OPTION...: adds its losses to those in $tmp/losses. launch: options of cdprun
 gpt_losses() {
     # shellcheck disable=SC2086
-    timeout $((60 * slack)) "$build/cdprun" -n "$1" $gpt "${@:2}" cdp_store.h > "$tmp/said" 2>&1 < /dev/null
+    timeout $((60 * slack)) "$build/cdprun" -n "$1" ${launch-} $gpt "${@:2}" cdp_store.h > "$tmp/said" 2>&1 < /dev/null
     local rc=$?
     cat "$tmp/said" >> "$tmp/out"
     sed -n 's/.*all: step \([0-9]*\) of .*, \([0-9.]*\) bits .*/\1 \2/p' "$tmp/said" >> "$tmp/losses"
     return $rc
 }
 if [ -x "$build/27_gpt" ] && [ -x "$build/cdprun" ]; then
-    : > "$tmp/out" > "$tmp/losses"
+    rm -f "$tmp/out" "$tmp/losses"
     if gpt_losses 1 && mv "$tmp/losses" "$tmp/whole" && gpt_losses 4 --tensor 2 --pipeline 2 --until 3 --save "$tmp/gpt" && gpt_losses 2 --until 6 --save "$tmp/gpt" &&
         gpt_losses 1 --save "$tmp/gpt" --picture "$tmp/gpt" && grep -q '1 ranks go on at step 6' "$tmp/said" &&
         paste "$tmp/whole" "$tmp/losses" | awk '{ d = $2 - $4; if ($1 != $3 || d * d > 1e-10) exit 1 } END { exit NR != 9 }' &&
@@ -65,6 +65,13 @@ if [ -x "$build/27_gpt" ] && [ -x "$build/cdprun" ]; then
         ! gpt_losses 1 --seed 2 --save "$tmp/gpt" && grep -q 'has other settings' "$tmp/said"; then
         good '27_gpt on 4, 2 and 1 ranks'
     else bad '27_gpt on 4, 2 and 1 ranks' 'see its output'; fi
+    # A rank dies after step 5, and another takes its place: they go on from the checkpoint of step 4.
+    rm -f "$tmp/out" "$tmp/losses"
+    if launch='--stay --max-restarts 1' gpt_losses 4 --tensor 2 --every 2 --lose 5 --save "$tmp/lost" && awk 'NR == FNR { want[$1] = $2; next } { got[$1] = $2 }
+            END { for (i = 1; i <= 9; ++i) { d = want[i] - got[i]; if (!got[i] || d * d > 1e-10) exit 1 } }' "$tmp/whole" "$tmp/losses" &&
+        grep -q '4 ranks go on at step 4' "$tmp/said" && grep -q 'all checks passed' "$tmp/said"; then
+        good '27_gpt loses a rank'
+    else bad '27_gpt loses a rank' 'see its output'; fi
 else
     echo 'SKIP 27_gpt: it or cdprun does not exist'
 fi
