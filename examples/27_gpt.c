@@ -1,8 +1,8 @@
 /*  27_gpt.c - a GPT of any size on any text: data, shards, tensors and stages over ranks, in any
     combination
 
-    You learn: how one program uses cdp_fsdp.h, cdp_dtensor.h, cdp_pipeline.h and cdp_checkpoint.h
-    together. 03_train_text.c is the first thing to read; the model is in gpt_model.h.
+    You learn: how one program uses cdp_fsdp.h, cdp_dtensor.h, cdp_pipeline.h, cdp_checkpoint.h and
+    cdp_elastic.h together. 03_train_text.c is the first thing to read; the model is in gpt_model.h.
 
         gcc -O2 examples/27_gpt.c -o gpt -pthread -lm
         ./gpt                                              one process, the text of this repository
