@@ -8,6 +8,7 @@
 #define CDP_IMPLEMENTATION
 #include "cdp_mem.h"
 #include "test.h"
+#include "memory_traces.h"
 
 #define MIB (1ull << 20)
 #define LIVE 1000
@@ -306,6 +307,159 @@ static void dumps(void) {
     cdp_mem_destroy(mem);
 }
 
+/* ---- fragmentation: traces on devices of any size, with and without segments that grow ---- */
+
+typedef struct device {
+    uint64_t room, used, peak, next;
+} device;
+
+static cdp_status device_take(device *d, uint64_t bytes) {
+    if (bytes > d->room || d->used > d->room - bytes) return CDP_ERR_NOMEM;
+    d->used += bytes;
+    if (d->used > d->peak) d->peak = d->used;
+    return CDP_OK;
+}
+static cdp_status device_range(void *user, uint64_t least, void **at, uint64_t *bytes) {
+    device *const d = (device *)user;
+    *bytes = least > 1ull << 40 ? least : 1ull << 40;
+    *at = (void *)(uintptr_t)(0x100000000000u + d->next);
+    d->next += *bytes;
+    return CDP_OK;
+}
+static void device_range_release(void *user, void *at, uint64_t bytes) {
+    (void)user;
+    (void)at;
+    (void)bytes;
+}
+static cdp_status device_map(void *user, void *at, uint64_t bytes) {
+    (void)at;
+    return device_take((device *)user, bytes);
+}
+static cdp_status device_unmap(void *user, void *at, uint64_t bytes, void *stream) {
+    (void)at;
+    (void)stream;
+    ((device *)user)->used -= bytes;
+    return CDP_OK;
+}
+static cdp_status device_reserve(void *user, uint64_t bytes, void **out) {
+    device *const d = (device *)user;
+    if (device_take(d, bytes) != CDP_OK) return CDP_ERR_NOMEM;
+    *out = (void *)(uintptr_t)(0x100000000000u + d->next);
+    d->next += bytes + 2 * MIB;
+    return CDP_OK;
+}
+static cdp_status device_release(void *user, void *at, uint64_t bytes) {
+    return device_unmap(user, at, bytes, NULL);
+}
+
+/* Runs a trace; false: the device is too small. *peak: what it held at most. */
+static bool trace_runs(const trace *t, uint64_t room, bool expandable, uint64_t *peak) {
+    device d = {room, 0, 0, 0};
+    cdp_mem_source source;
+    cdp_mem_desc desc;
+    void **const at = (void **)calloc(t->ids, sizeof *at);
+    cdp_status st = CDP_OK;
+    memset(&source, 0, sizeof source);
+    memset(&desc, 0, sizeof desc);
+    source.user = &d;
+    source.name = "a device";
+    source.reserve = device_reserve;
+    source.release = device_release;
+    source.page_bytes = 2 * MIB;
+    source.range_reserve = device_range;
+    source.range_release = device_range_release;
+    source.map = device_map;
+    source.unmap = device_unmap;
+    desc.source = &source;
+    desc.expandable = expandable;
+    desc.logger.level = CDP_LOG_SILENT;
+    if (!at || cdp_mem_create(&desc, &mem) != CDP_OK) exit(cdp_print_error(stderr));
+    for (uint64_t i = 0; i < t->count && st == CDP_OK; ++i) {
+        const trace_op *const o = &t->ops[i];
+        void *const stream = (void *)(uintptr_t)o->stream;
+        if (o->bytes)
+            st = cdp_mem_alloc(mem, o->bytes, stream, &at[o->id]);
+        else
+            mem_free(at[o->id]);
+    }
+    cdp_mem_destroy(mem);
+    free(at);
+    *peak = d.peak;
+    return st == CDP_OK;
+}
+
+/* What a trace reserves, and the smallest device in which it runs, by the ideal peak. */
+static void trace_figures(const trace *t, bool expandable, double out[2]) {
+    const uint64_t ideal = trace_ideal(t);
+    uint64_t small_one = ideal, large_one = 0, peak;
+    (void)trace_runs(t, UINT64_MAX, expandable, &large_one);
+    out[0] = (double)large_one / (double)ideal;
+    while (large_one - small_one > ideal / 200) {
+        const uint64_t room = small_one + (large_one - small_one) / 2;
+        if (trace_runs(t, room, expandable, &peak))
+            large_one = room;
+        else
+            small_one = room;
+    }
+    out[1] = (double)large_one / (double)ideal;
+}
+
+static void fragmentation(void) {
+    static const struct {
+        const char *name;
+        void (*make)(trace *t);
+    } all[] = {{"training, any length", trace_of_training}, {"n^2 attention", trace_of_attention},
+        {"checkpointing", trace_of_checkpointing}, {"generation", trace_of_generation},
+        {"serving", trace_of_serving}, {"images of any size", trace_of_images},
+        {"shards, two streams", trace_of_shards}, {"chance", trace_of_chance}};
+    const uint32_t count = sizeof all / sizeof *all;
+    double sum[4] = {0};
+    printf("\n%-28s %9s %9s %9s %9s   (by the ideal peak: reserved; smallest device that runs)\n",
+        "trace", "ordinary", "device", "growing", "device");
+    for (uint32_t i = 0; i < count; ++i) {
+        trace t;
+        double f[4];
+        memset(&t, 0, sizeof t);
+        t.random = i + 1;
+        all[i].make(&t);
+        trace_figures(&t, false, f);
+        trace_figures(&t, true, f + 2);
+        printf("%-28s %9.3f %9.3f %9.3f %9.3f\n", all[i].name, f[0], f[1], f[2], f[3]);
+        fflush(stdout);
+        for (int k = 0; k < 4; ++k)
+            sum[k] += f[k] / count;
+        free(t.ops);
+    }
+    printf("%-28s %9.3f %9.3f %9.3f %9.3f   (goal of growing: 1.05, 1.03)\n", "mean", sum[0],
+        sum[1], sum[2], sum[3]);
+}
+
+/* A pair where nothing grows, beside one of ordinary segments, in turns; the median ratio. */
+static double growing_ratio(uint64_t bytes) {
+    double ratio[9];
+    for (int i = 0; i < 9; ++i) {
+        double ns[2];
+        for (int expandable = 0; expandable < 2; ++expandable) {
+            cdp_mem_source host;
+            cdp_mem_desc d;
+            memset(&d, 0, sizeof d);
+            if (cdp_mem_source_host(NULL, 0, &host) != CDP_OK) exit(cdp_print_error(stderr));
+            d.source = &host;
+            d.expandable = expandable;
+            if (cdp_mem_create(&d, &mem) != CDP_OK) exit(cdp_print_error(stderr));
+            ns[expandable] = pair_ns(&ours, bytes);
+            cdp_mem_destroy(mem);
+        }
+        ratio[i] = ns[1] / ns[0];
+        for (int k = i; k > 0 && ratio[k] < ratio[k - 1]; --k) {
+            const double swap = ratio[k];
+            ratio[k] = ratio[k - 1];
+            ratio[k - 1] = swap;
+        }
+    }
+    return ratio[4];
+}
+
 int main(void) {
     subject s;
     printf("%-28s %8s %8s %9s %9s %9s   (ns for a pair; random: up to 256 KiB)\n", "allocator",
@@ -331,6 +485,9 @@ int main(void) {
            "live (goal 150)\n",
         own.pair, own.random);
     variants();
+    fragmentation();
+    printf("segments that grow: %.3f times a pair of 512 B, %.3f of 4 MiB (goal 1)\n",
+        growing_ratio(512), growing_ratio(4 * MIB));
     recording();
     dumps();
     return 0;
