@@ -976,6 +976,63 @@ TEST(small_ones_travel_together) {
     run_ranks(3, NULL, 0, rank_starts_with_many, NULL);
 }
 
+/* ---- a hook with messages between peers: gossip ---- */
+
+/* GossipGrad: in each step a rank averages with one peer, another one in each, so that after
+   log2(n) steps it has heard of all. A pair is a group of two: the operation of the stage runs
+   there. */
+typedef struct gossip {
+    cdp_group *pair[3]; /* with rank ^ 1, ^ 2, ^ 4 */
+    uint32_t pairs, step;
+} gossip;
+
+static cdp_status gossip_stage(void *self, cdp_bucket *b, uint32_t stage, cdp_request *op) {
+    gossip *g = (gossip *)self;
+    if (stage) return CDP_OK; /* the bucket holds the mean of two */
+    b->group = g->pair[g->step % g->pairs];
+    op->kind = CDP_COLL_ALLREDUCE;
+    op->out = b->data;
+    op->count = b->count;
+    op->dtype = b->dtype;
+    op->op = CDP_REDUCE_AVG;
+    if (b->index == b->bucket_count - 1) ++g->step;
+    return CDP_PENDING;
+}
+
+static void rank_gossips(cdp_group *g, void *arg) {
+    gossip s = {.pairs = cdp_size(g) == 8 ? 3 : 2};
+    const cdp_hook h = {.self = &s, .stage = gossip_stage};
+    const uint32_t me = cdp_rank(g);
+    rig r;
+    (void)arg;
+    for (uint32_t k = 0; k < s.pairs; ++k) {
+        const uint32_t peer = me ^ 1u << k, pair[2] = {me < peer ? me : peer, me < peer ? peer : me};
+        T_EQ(CDP_OK, cdp_group_new(g, pair, 2, &s.pair[k]));
+    }
+    rig_desc(&r, g, CDP_DTYPE_F32);
+    if (!rig_open(&r)) return;
+    T_EQ(CDP_OK, cdp_ddp_set_hook(r.ddp, &h));
+    for (uint32_t step = 0; step < 2 * s.pairs; ++step) {
+        const uint32_t peer = me ^ 1u << step % s.pairs;
+        T_EQ(CDP_OK, rig_pass(&r, whole));
+        T_EQ(step + 1, s.step);
+        for (uint32_t i = 0; i < N; ++i)
+            for (uint32_t k = 0; k < COUNT; ++k)
+                if (!T(get(CDP_DTYPE_F32, cdp_ddp_grad(r.ddp, i), k)
+                        == (whole(me, i, k) + whole(peer, i, k)) / 2))
+                    return;
+    }
+    cdp_ddp_destroy(r.ddp);
+    T_EQ(CDP_OK, cdp_barrier(g));
+    for (uint32_t k = 0; k < s.pairs; ++k)
+        cdp_group_destroy(s.pair[k]);
+}
+
+TEST(a_hook_averages_with_one_peer_after_the_other) {
+    run_ranks(4, NULL, 0, rank_gossips, NULL);
+    run_ranks(8, NULL, 0, rank_gossips, NULL);
+}
+
 /* ---- averages in growing circles ---- */
 
 static void rank_averages_in_circles(cdp_group *g, void *arg) {
@@ -1133,6 +1190,8 @@ int main(int argc, char **argv) {
         {"long_names_differ_at_their_end", long_names_differ_at_their_end, 20},
         {"parameters_that_drift_are_named", parameters_that_drift_are_named, 20},
         {"small_ones_travel_together", small_ones_travel_together, 20},
+        {"a_hook_averages_with_one_peer_after_the_other",
+            a_hook_averages_with_one_peer_after_the_other, 60},
         {"averages_in_growing_circles", averages_in_growing_circles, 20},
         {"two_models_on_one_group", two_models_on_one_group, 20},
         {"figures", figures, 20},
