@@ -40,6 +40,8 @@
         set rank, size and rank 0's address myself         cdp_init(&desc, &group)
         join without blocking                              cdp_init_start, cdp_init_poll
         give them as one text                              cdp_init_url("tcp://node-0:29500", ...)
+        start over NCCL, MPI or a way of my own by name    cdp_backend_register; desc.backend,
+                                                           backend=NAME in the url, CDP_BACKEND
         meet in a file, a store, or over MPI               desc.file, desc.store, desc.exchange
         know my number among the ranks of this machine     cdp_launch_read
         read the variables, then change something          cdp_tcp_desc_from_env, then cdp_init
@@ -51,7 +53,8 @@
         every group has are in its member `group`. Only the functions with `env` in their name,
         and cdp_launch_read, read environment variables. These must be equal in all files:
         CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
-                               cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
+                               cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a
+                               cdp_tcp_desc; no cdp_backend_register, no desc.backend
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
         CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, 1 to
                                1024 (default: 128); see LIMITS of cdp.h
@@ -268,6 +271,11 @@ typedef struct cdp_tcp_desc {
     uint32_t init_timeout_ms;
     /* of cdp_init_from_env(): a process that no launcher has started is a job of one rank */
     bool alone_ok;
+#ifndef CDP_NO_ENV
+    /* a name of cdp_backend_register(), whose function starts in place of cdp_init(); only the
+       functions that block know it (default: "tcp") */
+    const char *backend;
+#endif
 } cdp_tcp_desc;
 
 /* ---- >>tcp/create_api: ranks find each other, and are connected ------------------------------ */
@@ -315,7 +323,7 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
    sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
-   `connections`, CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, and CDP_LOG_LINES
+   `connections`, CDP_BACKEND `backend`, CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, and CDP_LOG_LINES
    logger.lines_per_second, unless the desc has them. What the desc has already counts before the
    environment: rank and world_size if world_size is not 0, master_addr, master_port; a program that
    gives these two numbers needs no launcher. Where no launcher has set anything: an error, or with
@@ -332,14 +340,33 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cd
        tcp://HOST:PORT         master_addr and master_port; HOST as in [fe80::1%eth0] if it has
                                colons
        file:///PATH            file
-   Each may go on with ?rank=R&world_size=N, which count before the desc and the environment. The
-   texts are valid until this thread calls this again. Errors: INVALID. */
+   Each may go on with ?rank=R&world_size=N&backend=NAME, or some of these, which count before the
+   desc and the environment. The texts are valid until this thread calls this again. Errors: INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
     const char *url, const cdp_tcp_desc *desc, cdp_group **out);
 #endif /* CDP_NO_ENV */
+
+/* ---- >>tcp/backends_api: ways to start, by name ---------------------------------------------- */
+
+#ifndef CDP_NO_ENV
+/* Makes this rank's group, as cdp_init() does; `backend` of *desc is NULL, so it may call that. It
+   returns a status below 0 after a failure, and has left nothing behind then. */
+typedef cdp_status (*cdp_backend_func)(const cdp_tcp_desc *desc, void *user, cdp_group **out);
+
+/* Give a way to start a name, so that `backend` of a desc, backend=NAME in a URL or the variable
+   CDP_BACKEND can choose it: cdp_init(), cdp_init_url() and cdp_init_from_env() then call `create`.
+   For example "nccl": a function that calls cdp_init() and cdp_nccl_attach(); "mpi": one that calls
+   cdp_init_from_mpi(). "tcp", and "gloo" as PyTorch calls it, are cdp_init() itself. `name` is
+   copied: 1 to 31 letters, digits, '_' and '-'. A second call with a name replaces its function; a
+   NULL function takes the name away. At most 8 names in a process; call it before other threads
+   start groups. Errors: INVALID (the name; "tcp" and "gloo"; a NULL function of an unknown name),
+   NOMEM (8 names). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_backend_register(
+    const char *name, cdp_backend_func create, void *user);
+#endif
 
 /* ---- >>tcp/launch_api: what launchers tell a rank -------------------------------------------- */
 
@@ -5939,20 +5966,35 @@ typedef struct cdp__url {
     uint16_t port;
     bool has_rank, has_size;
     uint32_t rank, world_size;
+    char backend[32];
 } cdp__url;
 
-/* Parses "rank=R&world_size=N", in any order. */
+/* Parses a number of the query; NULL: it is none, or a second one. */
+CDP__PRIVATE const char *cdp__url_number(const char *p, uint32_t *number, bool *has) {
+    if (*has) return NULL;
+    *has = true;
+    return cdp__addr_decimal(p, 65535, number);
+}
+
+CDP__PRIVATE const char *cdp__url_name(const char *p, char *name, size_t room) {
+    const size_t n = strcspn(p, "&");
+    if (name[0] || !n || n >= room) return NULL;
+    memcpy(name, p, n);
+    return p + n;
+}
+
+/* Parses "rank=R&world_size=N&backend=NAME", in any order. */
 CDP__PRIVATE bool cdp__url_query(const char *p, cdp__url *u) {
     while (*p) {
-        const bool rank = strncmp(p, "rank=", 5) == 0;
-        if (!rank && strncmp(p, "world_size=", 11) != 0) return false;
-        p = cdp__addr_decimal(p + (rank ? 5 : 11), 65535, rank ? &u->rank : &u->world_size);
-        if (!p || (*p && *p != '&') || (rank ? u->has_rank : u->has_size)) return false;
-        if (rank)
-            u->has_rank = true;
+        if (strncmp(p, "rank=", 5) == 0)
+            p = cdp__url_number(p + 5, &u->rank, &u->has_rank);
+        else if (strncmp(p, "world_size=", 11) == 0)
+            p = cdp__url_number(p + 11, &u->world_size, &u->has_size);
+        else if (strncmp(p, "backend=", 8) == 0)
+            p = cdp__url_name(p + 8, u->backend, sizeof u->backend);
         else
-            u->has_size = true;
-        if (*p && !*++p) return false;
+            return false;
+        if (!p || (*p && *p != '&') || (*p && !*++p)) return false;
     }
     return true;
 }
@@ -6001,8 +6043,101 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
             "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
     if (*query && !cdp__url_query(query + 1, u))
         return cdp__fail(CDP_ERR_INVALID,
-            "'%s': only rank=R and world_size=N are allowed after the ?, joined by &", url);
+            "'%s': only rank=R, world_size=N and backend=NAME are allowed after the ?, joined by &",
+            url);
     return CDP_OK;
+}
+
+#endif /* CDP_NO_ENV */
+
+/* ---- >>tcp/backends: ways to start, by name -------------------------------------------------- */
+
+/* Knows: names and functions of the program. Promises: a name that is unknown is refused before
+   anything has started. */
+
+#ifndef CDP_NO_ENV
+
+#define CDP__BACKEND_NAME 32u
+#define CDP__BACKENDS 8u
+
+typedef struct cdp__named_backend {
+    char name[CDP__BACKEND_NAME]; /* "": a free place */
+    cdp_backend_func create;
+    void *user;
+} cdp__named_backend;
+
+/* One table per process, filled before groups are started. */
+static cdp__named_backend cdp__backends[CDP__BACKENDS];
+
+/* NULL, "tcp" and "gloo" are cdp_init() itself. */
+CDP__PRIVATE bool cdp__backend_is_tcp(const char *name) {
+    return !name || strcmp(name, "tcp") == 0 || strcmp(name, "gloo") == 0;
+}
+
+CDP__PRIVATE bool cdp__backend_name_fits(const char *name) {
+    size_t i = 0;
+    for (; name[i]; ++i) {
+        const char c = name[i];
+        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        if (!letter && !(c >= '0' && c <= '9') && c != '_' && c != '-') return false;
+    }
+    return i > 0 && i < CDP__BACKEND_NAME;
+}
+
+/* The place of a name; "": the first free one. NULL: there is none. */
+CDP__PRIVATE cdp__named_backend *cdp__backend_at(const char *name) {
+    uint32_t i;
+    for (i = 0; i < CDP__BACKENDS; ++i)
+        if (strcmp(cdp__backends[i].name, name) == 0) return &cdp__backends[i];
+    return NULL;
+}
+
+CDP_API CDP__COLD cdp_status cdp_backend_register(
+    const char *name, cdp_backend_func create, void *user) {
+    cdp__named_backend *b;
+    if (!name) return cdp__missing("cdp_backend_register", "name");
+    if (!cdp__backend_name_fits(name) || cdp__backend_is_tcp(name))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_backend_register: the name '%s' %s; use another one", name,
+            cdp__backend_is_tcp(name) ? "is that of cdp_init()"
+                                      : "is not 1 to 31 letters, digits, '_' and '-'");
+    b = cdp__backend_at(name);
+    if (!create && !b)
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_backend_register: create is NULL, but no backend is named '%s'", name);
+    if (!b) b = cdp__backend_at("");
+    if (!b)
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_backend_register: there are %u backends, and no place for '%s'; take one away",
+            CDP__BACKENDS, name);
+    memset(b, 0, sizeof *b);
+    if (!create) return CDP_OK;
+    cdp__format(b->name, sizeof b->name, "%s", name);
+    b->create = create;
+    b->user = user;
+    return CDP_OK;
+}
+
+/* Starts with the backend that the desc names. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__backend_start(const cdp_tcp_desc *desc, cdp_group **out) {
+    const cdp__named_backend *b = desc->backend[0] ? cdp__backend_at(desc->backend) : NULL;
+    char names[CDP__BACKENDS * (CDP__BACKEND_NAME + 2) + 1];
+    cdp__text t = cdp__text_of(names, sizeof names);
+    cdp_tcp_desc d = *desc;
+    cdp_status st;
+    uint32_t i;
+    if (b) {
+        d.backend = NULL;
+        st = b->create(&d, b->user, out);
+        if (st < 0) *out = NULL;
+        return st;
+    }
+    for (i = 0; i < CDP__BACKENDS; ++i)
+        if (cdp__backends[i].name[0]) cdp__text_add(&t, ", %s", cdp__backends[i].name);
+    (void)cdp__text_end(&t);
+    return cdp__fail(CDP_ERR_INVALID,
+        "cdp_init: no backend is named '%s'; there is: tcp, gloo%s (see cdp_backend_register)",
+        desc->backend, names);
 }
 
 #endif /* CDP_NO_ENV */
@@ -6067,6 +6202,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: mac needs a job key: set CDP_JOB_KEY, or job_key, to the same secret for "
             "all ranks");
+#ifndef CDP_NO_ENV
+    if (!cdp__backend_is_tcp(d->backend))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "backend '%s': only cdp_init(), cdp_init_url() and cdp_init_from_env() start with "
+            "backends of the program; leave desc.backend and CDP_BACKEND empty here, or set "
+            "\"tcp\"",
+            d->backend);
+#endif
     if (strlen(d->job) > 48)
         return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
     if (d->group.world_size > 1 && !d->master_port && !d->file && !d->store && !d->exchange)
@@ -6198,6 +6341,9 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_error why;
     cdp_status st;
     if (out) *out = NULL;
+#ifndef CDP_NO_ENV
+    if (desc && out && !cdp__backend_is_tcp(desc->backend)) return cdp__backend_start(desc, out);
+#endif
     st = cdp__init_check(desc, out, &d);
     if (st != CDP_OK) return st;
     if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
@@ -6478,6 +6624,7 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
     if (l.master_addr[0] && !d->master_addr) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
+    if (!d->backend) d->backend = cdp__var(&own, "CDP_BACKEND");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
     if (st == CDP_OK) st = cdp__flag_read("CDP_MAC", &d->mac);
@@ -6490,8 +6637,8 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
     if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
-        || d->exchange)
-        return CDP_OK;
+        || d->exchange || !cdp__backend_is_tcp(d->backend))
+        return CDP_OK; /* a backend of the program may need no port */
     if (!l.launcher[0] || strcmp(l.launcher, "torchrun") == 0)
         return cdp__fail(CDP_ERR_INVALID,
             "the environment variable MASTER_PORT is not set; set it to a port that is free on "
@@ -6525,6 +6672,7 @@ CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc
     given = d->group.world_size > 0;
     if (u.has_rank) d->group.rank = u.rank;
     if (u.has_size) d->group.world_size = u.world_size;
+    if (u.backend[0]) d->backend = u.backend;
     if (u.kind == CDP__URL_ENV)
         return cdp__desc_from_env(d, u.has_rank || given, u.has_size || given);
     if (u.kind == CDP__URL_TCP) {

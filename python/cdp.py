@@ -43,6 +43,7 @@ cdp_group_desc rank world_size hub transport timeout_ms small_bytes piece_bytes 
 cdp_tcp_desc group:cdp_group_desc master_addr master_port external_store job_key trust_network mac
     file store exchange exchange_user listen_addr interfaces connections first_port last_port
     no_shared_memory ring_bytes has_listen_fd listen_fd job connect_all init_timeout_ms alone_ok
+    backend
 cdp_request kind in out count dtype op root timeout_ms in_counts out_counts factor accumulate
 cdp_work group seq
 cdp_message source tag count dtype

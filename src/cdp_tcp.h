@@ -38,6 +38,8 @@
         set rank, size and rank 0's address myself         cdp_init(&desc, &group)
         join without blocking                              cdp_init_start, cdp_init_poll
         give them as one text                              cdp_init_url("tcp://node-0:29500", ...)
+        start over NCCL, MPI or a way of my own by name    cdp_backend_register; desc.backend,
+                                                           backend=NAME in the url, CDP_BACKEND
         meet in a file, a store, or over MPI               desc.file, desc.store, desc.exchange
         know my number among the ranks of this machine     cdp_launch_read
         read the variables, then change something          cdp_tcp_desc_from_env, then cdp_init
@@ -49,7 +51,8 @@
         every group has are in its member `group`. Only the functions with `env` in their name,
         and cdp_launch_read, read environment variables. These must be equal in all files:
         CDP_NO_ENV             no cdp_init_from_env, cdp_init_url, cdp_launch_read,
-                               cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a cdp_tcp_desc
+                               cdp_tcp_desc_from_env, cdp_tcp_desc_from_url: fill in a
+                               cdp_tcp_desc; no cdp_backend_register, no desc.backend
         CDP_NO_SHARED_MEMORY   ranks of one host use TCP, as with no_shared_memory
         CDP_SEGMENTS           segments of cdp_group_alloc() memory that a rank has at once, 1 to
                                1024 (default: 128); see LIMITS of cdp.h
@@ -193,6 +196,7 @@ extern "C" {
 
 #include "tcp/desc_api.h"
 #include "tcp/create_api.h"
+#include "tcp/backends_api.h"
 #include "tcp/launch_api.h"
 
 #ifdef __cplusplus
@@ -229,6 +233,7 @@ extern "C" {
 #include "tcp/rendezvous_given.h"
 #include "tcp/launchers.h"
 #include "tcp/url.h"
+#include "tcp/backends.h"
 #include "tcp/calls.h"
 
 #endif /* CDP_TCP_IMPL_INCLUDED */

@@ -38,6 +38,7 @@
 #include "rendezvous_given.h"
 #include "launchers.h"
 #include "url.h"
+#include "backends.h"
 
 CDP__PRIVATE cdp_tcp_desc cdp__tcp_desc_defaults(const cdp_tcp_desc *desc) {
     cdp_tcp_desc d = *desc;
@@ -95,6 +96,14 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__tcp_desc_check(const cdp_tcp_desc *d) {
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_init: mac needs a job key: set CDP_JOB_KEY, or job_key, to the same secret for "
             "all ranks");
+#ifndef CDP_NO_ENV
+    if (!cdp__backend_is_tcp(d->backend))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "backend '%s': only cdp_init(), cdp_init_url() and cdp_init_from_env() start with "
+            "backends of the program; leave desc.backend and CDP_BACKEND empty here, or set "
+            "\"tcp\"",
+            d->backend);
+#endif
     if (strlen(d->job) > 48)
         return cdp__fail(CDP_ERR_INVALID, "cdp_init: the job name is longer than 48 bytes");
     if (d->group.world_size > 1 && !d->master_port && !d->file && !d->store && !d->exchange)
@@ -226,6 +235,9 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp_error why;
     cdp_status st;
     if (out) *out = NULL;
+#ifndef CDP_NO_ENV
+    if (desc && out && !cdp__backend_is_tcp(desc->backend)) return cdp__backend_start(desc, out);
+#endif
     st = cdp__init_check(desc, out, &d);
     if (st != CDP_OK) return st;
     if (d.group.world_size == 1) return cdp_group_create(&d.group, out);
@@ -506,6 +518,7 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
     if (l.master_addr[0] && !d->master_addr) d->master_addr = l.master_addr;
     if (!d->job_key) d->job_key = getenv("CDP_JOB_KEY");
     if (!d->interfaces) d->interfaces = getenv("CDP_INTERFACES");
+    if (!d->backend) d->backend = cdp__var(&own, "CDP_BACKEND");
     if (!d->connections && cdp__var(&own, "CDP_CONNECTIONS"))
         st = cdp__var_number(&own, "CDP_CONNECTIONS", 1, 16, &d->connections);
     if (st == CDP_OK) st = cdp__flag_read("CDP_MAC", &d->mac);
@@ -518,8 +531,8 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
     if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
-        || d->exchange)
-        return CDP_OK;
+        || d->exchange || !cdp__backend_is_tcp(d->backend))
+        return CDP_OK; /* a backend of the program may need no port */
     if (!l.launcher[0] || strcmp(l.launcher, "torchrun") == 0)
         return cdp__fail(CDP_ERR_INVALID,
             "the environment variable MASTER_PORT is not set; set it to a port that is free on "
@@ -553,6 +566,7 @@ CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc
     given = d->group.world_size > 0;
     if (u.has_rank) d->group.rank = u.rank;
     if (u.has_size) d->group.world_size = u.world_size;
+    if (u.backend[0]) d->backend = u.backend;
     if (u.kind == CDP__URL_ENV)
         return cdp__desc_from_env(d, u.has_rank || given, u.has_size || given);
     if (u.kind == CDP__URL_TCP) {

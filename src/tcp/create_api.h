@@ -50,7 +50,7 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
    sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
-   `connections`, CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, and CDP_LOG_LINES
+   `connections`, CDP_BACKEND `backend`, CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, and CDP_LOG_LINES
    logger.lines_per_second, unless the desc has them. What the desc has already counts before the
    environment: rank and world_size if world_size is not 0, master_addr, master_port; a program that
    gives these two numbers needs no launcher. Where no launcher has set anything: an error, or with
@@ -67,8 +67,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cd
        tcp://HOST:PORT         master_addr and master_port; HOST as in [fe80::1%eth0] if it has
                                colons
        file:///PATH            file
-   Each may go on with ?rank=R&world_size=N, which count before the desc and the environment. The
-   texts are valid until this thread calls this again. Errors: INVALID. */
+   Each may go on with ?rank=R&world_size=N&backend=NAME, or some of these, which count before the
+   desc and the environment. The texts are valid until this thread calls this again. Errors: INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */

@@ -72,6 +72,11 @@ typedef struct cdp_tcp_desc {
     uint32_t init_timeout_ms;
     /* of cdp_init_from_env(): a process that no launcher has started is a job of one rank */
     bool alone_ok;
+#ifndef CDP_NO_ENV
+    /* a name of cdp_backend_register(), whose function starts in place of cdp_init(); only the
+       functions that block know it (default: "tcp") */
+    const char *backend;
+#endif
 } cdp_tcp_desc;
 
 #endif /* CDP_SRC_TCP_DESC_API_H */

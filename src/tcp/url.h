@@ -25,20 +25,35 @@ typedef struct cdp__url {
     uint16_t port;
     bool has_rank, has_size;
     uint32_t rank, world_size;
+    char backend[32];
 } cdp__url;
 
-/* Parses "rank=R&world_size=N", in any order. */
+/* Parses a number of the query; NULL: it is none, or a second one. */
+CDP__PRIVATE const char *cdp__url_number(const char *p, uint32_t *number, bool *has) {
+    if (*has) return NULL;
+    *has = true;
+    return cdp__addr_decimal(p, 65535, number);
+}
+
+CDP__PRIVATE const char *cdp__url_name(const char *p, char *name, size_t room) {
+    const size_t n = strcspn(p, "&");
+    if (name[0] || !n || n >= room) return NULL;
+    memcpy(name, p, n);
+    return p + n;
+}
+
+/* Parses "rank=R&world_size=N&backend=NAME", in any order. */
 CDP__PRIVATE bool cdp__url_query(const char *p, cdp__url *u) {
     while (*p) {
-        const bool rank = strncmp(p, "rank=", 5) == 0;
-        if (!rank && strncmp(p, "world_size=", 11) != 0) return false;
-        p = cdp__addr_decimal(p + (rank ? 5 : 11), 65535, rank ? &u->rank : &u->world_size);
-        if (!p || (*p && *p != '&') || (rank ? u->has_rank : u->has_size)) return false;
-        if (rank)
-            u->has_rank = true;
+        if (strncmp(p, "rank=", 5) == 0)
+            p = cdp__url_number(p + 5, &u->rank, &u->has_rank);
+        else if (strncmp(p, "world_size=", 11) == 0)
+            p = cdp__url_number(p + 11, &u->world_size, &u->has_size);
+        else if (strncmp(p, "backend=", 8) == 0)
+            p = cdp__url_name(p + 8, u->backend, sizeof u->backend);
         else
-            u->has_size = true;
-        if (*p && !*++p) return false;
+            return false;
+        if (!p || (*p && *p != '&') || (*p && !*++p)) return false;
     }
     return true;
 }
@@ -87,7 +102,8 @@ CDP__PRIVATE cdp_status cdp__url_parse(const char *url, cdp__url *u) {
             "'%s' is none of env://, tcp://HOST:PORT, tcp://[IPV6]:PORT, file:///PATH", url);
     if (*query && !cdp__url_query(query + 1, u))
         return cdp__fail(CDP_ERR_INVALID,
-            "'%s': only rank=R and world_size=N are allowed after the ?, joined by &", url);
+            "'%s': only rank=R, world_size=N and backend=NAME are allowed after the ?, joined by &",
+            url);
     return CDP_OK;
 }
 

@@ -306,7 +306,7 @@ part_of() { # define: the functions that it leaves out
     CDP_NO_BACKEND) echo ' cdp_group_(set_backend|clear_backend|compare|watch)$' ;;
     CDP_NO_STORE_SERVER) echo ' cdp_(store_server_(create|port|poll|destroy)|_(conn|server|waiter)_[a-z_]+)$' ;;
     CDP_NO_JOB_KEY) echo ' cdp__(auth_open|auth_open_with|auth_pump|client_authenticate)$' ;;
-    CDP_NO_ENV) echo ' cdp_(init_from_env|init_url|launch_read|tcp_desc_from_env|tcp_desc_from_url)$' ;;
+    CDP_NO_ENV) echo ' cdp_(init_from_env|init_url|launch_read|tcp_desc_from_env|tcp_desc_from_url|backend_register)$' ;;
     CDP_NO_SHARED_MEMORY) echo ' cdp__mesh_(expose|map|get|slots)$' ;;
     CDP_NO_MAC) echo ' cdp__(mac_(open|recv|send)|sip)$' ;;
     CDP_FEW_ALGORITHMS) echo ' cdp__(bruck|halving|rabenseifner|direct|once|spread|lanes|leaders|phases|subtree)_round$' ;;

@@ -1006,7 +1006,8 @@ static void rank_gossips(cdp_group *g, void *arg) {
     rig r;
     (void)arg;
     for (uint32_t k = 0; k < s.pairs; ++k) {
-        const uint32_t peer = me ^ 1u << k, pair[2] = {me < peer ? me : peer, me < peer ? peer : me};
+        const uint32_t peer = me ^ 1u << k,
+                       pair[2] = {me < peer ? me : peer, me < peer ? peer : me};
         T_EQ(CDP_OK, cdp_group_new(g, pair, 2, &s.pair[k]));
     }
     rig_desc(&r, g, CDP_DTYPE_F32);

@@ -423,6 +423,116 @@ TEST(urls_are_read) {
     REFUSED(CDP_ERR_INVALID, " is NULL", cdp_tcp_desc_from_url(NULL, &d));
 }
 
+/* What a backend of this test was given. */
+typedef struct made_by {
+    cdp_tcp_desc desc;
+    uint32_t times;
+} made_by;
+
+static cdp_status starts_alone(const cdp_tcp_desc *desc, void *user, cdp_group **out) {
+    made_by *m = (made_by *)user;
+    cdp_group_desc alone = desc->group;
+    m->desc = *desc;
+    ++m->times;
+    alone.rank = 0;
+    alone.world_size = 1;
+    return cdp_group_create(&alone, out);
+}
+static cdp_status starts_over_tcp(const cdp_tcp_desc *desc, void *user, cdp_group **out) {
+    ++((made_by *)user)->times;
+    return cdp_init(desc, out);
+}
+static cdp_status starts_nothing(const cdp_tcp_desc *desc, void *user, cdp_group **out) {
+    (void)desc;
+    *out = (cdp_group *)user; /* a mistake of the program, which nobody sees */
+    return cdp_error_set(CDP_ERR_IO, -1, 0, "no such device");
+}
+
+TEST(backends_are_chosen_by_name) {
+    made_by m = {.times = 0}, tcp = {.times = 0};
+    cdp_tcp_desc d;
+    cdp_group *g;
+    T_EQ(CDP_OK, cdp_backend_register("toy", starts_alone, &m));
+    T_EQ(CDP_OK, cdp_backend_register("broken", starts_nothing, &m));
+    T_EQ(CDP_OK, cdp_backend_register("wrapped-1", starts_over_tcp, &tcp));
+    environment("1", "3", "here", "4");
+    T_EQ(CDP_OK, cdp_init_url("env://?backend=toy", NULL, &g)); /* no other rank is there */
+    T(m.times == 1 && m.desc.group.rank == 1 && m.desc.group.world_size == 3
+        && m.desc.master_port == 4 && !m.desc.backend);
+    cdp_group_destroy(g);
+    T_EQ(CDP_OK, cdp_init_url("tcp://a:1?world_size=5&backend=toy&rank=2", NULL, &g));
+    T(m.times == 2 && m.desc.group.rank == 2 && m.desc.group.world_size == 5);
+    cdp_group_destroy(g);
+    setenv("CDP_BACKEND", "toy", 1);
+    environment("1", "3", "here", NULL); /* such a backend may need no port */
+    T_EQ(CDP_OK, cdp_init_from_env(NULL, &g));
+    T_EQ(3, m.times);
+    cdp_group_destroy(g);
+    memset(&d, 0, sizeof d); /* the desc counts before the environment, the url before both */
+    d.backend = "none";
+    REFUSED(CDP_ERR_INVALID,
+        "no backend is named 'none'; there is: tcp, gloo, toy, broken, wrapped",
+        cdp_init_from_env(&d, &g));
+    T(!g);
+    T_EQ(CDP_OK, cdp_init_url("env://?backend=toy", &d, &g));
+    cdp_group_destroy(g);
+    REFUSED(CDP_ERR_INVALID, "MASTER_PORT is not set", cdp_init_url("env://?backend=gloo", &d, &g));
+    unsetenv("CDP_BACKEND");
+    memset(&d, 0, sizeof d);
+    d.group.world_size = 1;
+    d.backend = "wrapped-1";
+    T_EQ(CDP_OK, cdp_init(&d, &g));
+    T_EQ(1, tcp.times);
+    cdp_group_destroy(g);
+    d.backend = "broken";
+    REFUSED(CDP_ERR_IO, "no such device", cdp_init(&d, &g));
+    T(!g);
+    cdp_starting *s;
+    REFUSED(CDP_ERR_UNSUPPORTED, "backend 'broken': only cdp_init(), cdp_init_url() and",
+        cdp_init_start(&d, &s));
+    T(!s);
+    T_EQ(CDP_OK, cdp_backend_register("toy", NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, "no backend is named 'toy'",
+        cdp_init_url("tcp://a:1?backend=toy", NULL, &g));
+    T_EQ(CDP_OK, cdp_backend_register("broken", starts_alone, &m)); /* replaced */
+    T_EQ(CDP_OK, cdp_init(&d, &g));
+    cdp_group_destroy(g);
+    T_EQ(CDP_OK, cdp_backend_register("broken", NULL, NULL));
+    T_EQ(CDP_OK, cdp_backend_register("wrapped-1", NULL, NULL));
+}
+
+TEST(wrong_names_of_backends_are_refused) {
+    static const char *const bad[] = {
+        "", "a b", "a/b", "a&b", "\xc3\xa9", "a-name-of-thirty-two-characters-" /* one too many */};
+    made_by m = {.times = 0};
+    char name[8];
+    cdp_group *g;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i)
+        REFUSED(CDP_ERR_INVALID, "is not 1 to 31 letters",
+            cdp_backend_register(bad[i], starts_alone, &m));
+    REFUSED(CDP_ERR_INVALID, "name is NULL", cdp_backend_register(NULL, starts_alone, &m));
+    REFUSED(CDP_ERR_INVALID, "'tcp' is that of cdp_init()",
+        cdp_backend_register("tcp", starts_alone, &m));
+    REFUSED(CDP_ERR_INVALID, "create is NULL, but no backend is named 'x'",
+        cdp_backend_register("x", NULL, NULL));
+    REFUSED(CDP_ERR_INVALID, "only rank=R, world_size=N and backend=NAME",
+        cdp_init_url("tcp://a:1?backend=", NULL, &g));
+    REFUSED(
+        CDP_ERR_INVALID, "are allowed", cdp_init_url("tcp://a:1?backend=a&backend=b", NULL, &g));
+    REFUSED(CDP_ERR_INVALID, "are allowed",
+        cdp_init_url("tcp://a:1?backend=a-name-of-thirty-two-characters-", NULL, &g));
+    for (int i = 0; i < 8; ++i) {
+        snprintf(name, sizeof name, "b%d", i);
+        T_EQ(CDP_OK, cdp_backend_register(name, starts_alone, &m));
+    }
+    REFUSED(CDP_ERR_NOMEM, "there are 8 backends, and no place for 'b8'",
+        cdp_backend_register("b8", starts_alone, &m));
+    for (int i = 0; i < 8; ++i) {
+        snprintf(name, sizeof name, "b%d", i);
+        T_EQ(CDP_OK, cdp_backend_register(name, NULL, NULL));
+    }
+}
+
 static uint64_t few_descriptors(void *user) {
     (void)user;
     return 100;
@@ -497,6 +607,8 @@ int main(int argc, char **argv) {
         {"launchers_are_understood", launchers_are_understood, 10},
         {"host_lists_are_expanded", host_lists_are_expanded, 10},
         {"urls_are_read", urls_are_read, 10},
+        {"backends_are_chosen_by_name", backends_are_chosen_by_name, 10},
+        {"wrong_names_of_backends_are_refused", wrong_names_of_backends_are_refused, 10},
         {"init_mistakes", init_mistakes, 10},
         {"too_few_descriptors", too_few_descriptors, 20},
     };
