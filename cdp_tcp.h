@@ -323,12 +323,12 @@ CDP_API void cdp_init_cancel(cdp_starting *starting);
    (TORCHELASTIC_RESTART_COUNT is not read: it differs between the agents of one start);
    CDP_JOB_KEY becomes job_key unless there is one, and CDP_TRUST_NETWORK=1 (`cdprun --open`)
    sets trust_network; CDP_MAC=1 sets mac; CDP_INTERFACES is `interfaces`, CDP_CONNECTIONS
-   `connections`, CDP_BACKEND `backend`, CDP_LOG_LEVEL (error, warn, info, debug, silent) logger.level, and CDP_LOG_LINES
-   logger.lines_per_second, unless the desc has them. What the desc has already counts before the
-   environment: rank and world_size if world_size is not 0, master_addr, master_port; a program that
-   gives these two numbers needs no launcher. Where no launcher has set anything: an error, or with
-   alone_ok one rank. The texts are valid until the environment changes or this thread calls this
-   again.
+   `connections`, CDP_BACKEND `backend`, CDP_LOG_LEVEL (error, warn, info, debug, silent)
+   logger.level, and CDP_LOG_LINES logger.lines_per_second, unless the desc has them. What the desc
+   has already counts before the environment: rank and world_size if world_size is not 0,
+   master_addr, master_port; a program that gives these two numbers needs no launcher. Where no
+   launcher has set anything: an error, or with alone_ok one rank. The texts are valid until the
+   environment changes or this thread calls this again.
    Errors: INVALID, naming the variable, what it holds and what it should hold. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *desc);
 
@@ -341,7 +341,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_from_env(const cdp_tcp_desc *desc, cd
                                colons
        file:///PATH            file
    Each may go on with ?rank=R&world_size=N&backend=NAME, or some of these, which count before the
-   desc and the environment. The texts are valid until this thread calls this again. Errors: INVALID. */
+   desc and the environment. The texts are valid until this thread calls this again. Errors:
+   INVALID. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *desc);
 
 /* cdp_tcp_desc_from_url() on a copy of *desc (NULL: all defaults), then cdp_init(). */
@@ -6096,11 +6097,13 @@ CDP_API CDP__COLD cdp_status cdp_backend_register(
     const char *name, cdp_backend_func create, void *user) {
     cdp__named_backend *b;
     if (!name) return cdp__missing("cdp_backend_register", "name");
-    if (!cdp__backend_name_fits(name) || cdp__backend_is_tcp(name))
+    if (cdp__backend_is_tcp(name))
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_backend_register: the name '%s' %s; use another one", name,
-            cdp__backend_is_tcp(name) ? "is that of cdp_init()"
-                                      : "is not 1 to 31 letters, digits, '_' and '-'");
+            "cdp_backend_register: the name '%s' is that of cdp_init(); use another one", name);
+    if (!cdp__backend_name_fits(name))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_backend_register: the name '%s' is not 1 to 31 letters, digits, '_' and '-'",
+            name);
     b = cdp__backend_at(name);
     if (!create && !b)
         return cdp__fail(CDP_ERR_INVALID,

@@ -55,11 +55,13 @@ CDP_API CDP__COLD cdp_status cdp_backend_register(
     const char *name, cdp_backend_func create, void *user) {
     cdp__named_backend *b;
     if (!name) return cdp__missing("cdp_backend_register", "name");
-    if (!cdp__backend_name_fits(name) || cdp__backend_is_tcp(name))
+    if (cdp__backend_is_tcp(name))
         return cdp__fail(CDP_ERR_INVALID,
-            "cdp_backend_register: the name '%s' %s; use another one", name,
-            cdp__backend_is_tcp(name) ? "is that of cdp_init()"
-                                      : "is not 1 to 31 letters, digits, '_' and '-'");
+            "cdp_backend_register: the name '%s' is that of cdp_init(); use another one", name);
+    if (!cdp__backend_name_fits(name))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_backend_register: the name '%s' is not 1 to 31 letters, digits, '_' and '-'",
+            name);
     b = cdp__backend_at(name);
     if (!create && !b)
         return cdp__fail(CDP_ERR_INVALID,
