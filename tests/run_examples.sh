@@ -85,6 +85,13 @@ if [ -x "$build/25_launch" ]; then
 else
     echo "SKIP 25_launch: it does not exist"
 fi
+if [ -x "$build/30_threads" ]; then
+    if timeout $((60 * slack)) "$build/30_threads" > "$tmp/out" 2>&1 < /dev/null && grep -q '^right: the same model' "$tmp/out"; then
+        good 30_threads
+    else bad 30_threads 'see its output'; fi
+else
+    echo "SKIP 30_threads: it does not exist"
+fi
 # Four stages, and the same in one process: --steps 3 says nothing about the loss, but all about equal bits.
 example 11_pipeline 'all checks passed' 1 "$build/11_pipeline" --steps 3 --width 16 cdp.h
 example 12_actors '150 questions, answered in 50 batches of 3: right' 1 "$build/12_actors"
