@@ -60,6 +60,7 @@
         load what torch.distributed.checkpoint has saved   the same: its folder with .metadata
         load f32 into bf16, or the other way round         desc.cast
         write only files that have changed                 desc.incremental
+        save where folders cannot be renamed               desc.no_rename
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
         and how long the disk needs for it                 desc.disk_bytes_per_us, predicted_us
         see what the last call did                         cdp_ckpt_info_of
@@ -117,6 +118,11 @@
         stays, and fails no save. Existing steps are never changed. The next save removes folders
         that were not finished. `latest` is not synced. Tests cut the power at each of these calls
         in a model of a file system that loses and reorders what was not synced.
+
+        With desc.no_rename no folder is renamed: files are written under their final names and
+        synced, then their names, then checkpoint.json, then its name and that of the folder. The
+        promise is the same. A step that is removed loses checkpoint.json first. What is cut or
+        damaged there counts as not finished, so a save of this step begins anew.
 
     IN THE BACKGROUND
         for (; step < end; ++step) {
@@ -189,9 +195,9 @@
     LIMITS
         names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
         not here yet, and not promised: files of each rank alone, where no path is shared; reading
-        PyTorch's .pt, and writing .distcp; object stores without rename; complex dtypes, which
-        safetensors does not have; runs of columns shorter than 64 KiB are written one by one, which
-        is slow: cut rows, or redistribute first; big-endian machines
+        PyTorch's .pt, and writing .distcp; object stores in which ranks cannot write parts of one
+        file; complex dtypes, which safetensors does not have; runs of columns shorter than 64 KiB
+        are written one by one, which is slow: cut rows, or redistribute first; big-endian machines
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 
@@ -258,6 +264,11 @@ typedef struct cdp_ckpt_desc {
                              (default: what this rank writes) */
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
+    bool no_rename;   /* save: for file systems that cannot rename a folder, or only by copying it:
+                         files have their final names from the start, and checkpoint.json, which is
+                         written last, makes the step exist. One that is cut or damaged counts as
+                         not finished: the next save of this step removes the rest. A rank that
+                         still writes after a failed save must end before the step is saved anew */
     bool incremental; /* save: a file whose tensors all have the sums that they have in the newest
                          step is linked, or copied where links fail, or where that step is
                          removed meanwhile (up to 64 files of it), not written; the call reads
@@ -2502,7 +2513,7 @@ CDP__PRIVATE cdp_status cdp__ck_plan_limits(const cdp__ck_table *t) {
 /* What is counted while a checkpoint is saved or loaded. */
 typedef struct cdp__ck_disk {
     const cdp_os *os;
-    bool no_sync;
+    bool no_sync, no_rename;
     uint64_t writes, reads, read_bytes;
 } cdp__ck_disk;
 
@@ -2615,13 +2626,14 @@ CDP__PRIVATE int32_t cdp__ck_link_file(
     return err;
 }
 
-/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power
-   cut may leave either, or one without bytes. */
+/* Puts a file into its place in a folder: readers see the old one, or the whole new one (without
+   rename: or a part of it). A power cut may leave either, or one without bytes. */
 CDP__PRIVATE int32_t cdp__ck_place_file(
     cdp__ck_disk *d, const char *folder, const char *name, const void *data, uint64_t bytes) {
     char path[CDP__CK_PATH], other[CDP__CK_PATH];
     int32_t err;
     cdp__ck_path(path, folder, name);
+    if (d->no_rename) return cdp__ck_write_file(d, path, data, bytes, bytes, false);
     (void)cdp__format(other, sizeof other, "%s.tmp", path);
     err = cdp__ck_write_file(d, other, data, bytes, bytes, false);
     return err ? err : -d->os->files.rename_file(d->os->user, other, path);
@@ -2815,11 +2827,24 @@ CDP__PRIVATE void cdp__ck_swept_name(char out[80], uint64_t step) {
     (void)cdp__format(out, 80, "%s" CDP__CK_SWEPT_END, name);
 }
 
+/* Removes a step where nothing is renamed: a folder without checkpoint.json is no step. */
+CDP__PRIVATE int32_t cdp__ck_unmake_step(
+    const cdp__ck_disk *d, const char *path, const char *name) {
+    char folder[CDP__CK_PATH], file[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_path(folder, path, name);
+    cdp__ck_path(file, folder, CDP__CK_DESCRIPTION);
+    err = -d->os->files.remove_file(d->os->user, file);
+    if (!err) err = cdp__ck_sync_folder(d, folder);
+    return err && err != ENOENT ? err : cdp__ck_remove_folder(d, path, name);
+}
+
 /* Removes a step, which first becomes a leftover for good: no cut leaves a part of it as a step. */
 CDP__PRIVATE int32_t cdp__ck_remove_step(const cdp__ck_disk *d, const char *path, uint64_t step) {
     char name[64], swept[80], from[CDP__CK_PATH], to[CDP__CK_PATH];
     int32_t err;
     cdp__ck_step_name(name, step);
+    if (d->no_rename) return cdp__ck_unmake_step(d, path, name);
     cdp__ck_swept_name(swept, step);
     cdp__ck_path(from, path, name);
     cdp__ck_path(to, path, swept);
@@ -3062,6 +3087,7 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     c->desc.path = c->path;
     c->disk.os = desc->os ? desc->os : os;
     c->disk.no_sync = desc->no_sync;
+    c->disk.no_rename = desc->no_rename;
     cdp__ck_weights_fill(&c->weights);
     *out = c;
     return CDP_OK;
@@ -3127,7 +3153,7 @@ CDP_API cdp_status cdp_ckpt_preview(const cdp_ckpt_desc *desc, cdp_ckpt_info *ou
    on all ranks. */
 
 enum {
-    CDP__CK_WORDS = 9
+    CDP__CK_WORDS = 10
 };
 
 CDP__PRIVATE uint64_t cdp__ck_text_hash(uint64_t h, const char *text) {
@@ -3154,7 +3180,7 @@ CDP__PRIVATE cdp_status cdp__ck_differs(
     const cdp_ckpt *c, uint32_t what, uint32_t rank, const uint64_t values[2]) {
     static const char *const names[CDP__CK_WORDS] = {"the step", "the number of items",
         "the number of blobs", "file_bytes", "the path", "partial", "no_sync", "no_verify",
-        "incremental"};
+        "incremental", "no_rename"};
     const cdp_ckpt_desc *const d = &c->desc;
     const uint32_t item = what - CDP__CK_WORDS;
     const bool blob = item >= d->item_count;
@@ -3186,6 +3212,7 @@ CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *pa
     first[6] = d->no_sync;
     first[7] = d->no_verify;
     first[8] = d->incremental;
+    first[9] = d->no_rename;
     st = cdp__dt_agree(d->group, os, first, CDP__CK_WORDS, &rank, &word, values);
     if (st != CDP_OK) return st;
     if (rank != CDP__DT_NONE)
@@ -3264,8 +3291,9 @@ CDP__PRIVATE cdp_status cdp__ck_memory_check(const cdp_ckpt *c) {
 /* ---- >>checkpoint/save: a checkpoint on its way to disk -------------------------------------- */
 
 /* Knows: what a save is, and what rank 0 does for it: blobs, folders, and the order in which files,
-   names and folders become durable. Promises: a step exists from the rename of its folder on, and
-   never before all of it is on disk; existing steps are not touched. */
+   names and folders become durable. Promises: a step exists from the rename of its folder on (with
+   no_rename: from its checkpoint.json on), and never before all of it is on disk; existing steps
+   are not touched. */
 
 /* What this rank writes of an entry: a range of its memory, or of a copy. */
 typedef struct cdp__ck_share {
@@ -3545,7 +3573,16 @@ CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     return CDP_OK;
 }
 
-/* C1: the folder with the name that it has until it is complete, and the files. */
+/* The name that the folder has until it is complete. */
+CDP__PRIVATE void cdp__ck_set_folder(cdp__ck_save *s) {
+    if (s->disk.no_rename)
+        cdp__ck_path(s->folder, s->c->path, s->name);
+    else
+        (void)cdp__format(s->folder, sizeof s->folder, "%s/%s.tmp-%llx", s->c->path, s->name,
+            (unsigned long long)s->id);
+}
+
+/* C1: the folder with that name, and the files. */
 CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     const cdp_os_files *const f = &s->disk.os->files;
     char path[CDP__CK_PATH];
@@ -3555,24 +3592,23 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     st = cdp__ck_make_path(s);
     if (st == CDP_OK) st = cdp__ck_lock(s);
     if (st != CDP_OK) return st;
-    if (cdp__ck_complete(&s->disk, s->c->path, s->step, &r) || r == EBADMSG)
+    if (cdp__ck_complete(&s->disk, s->c->path, s->step, &r) || (r == EBADMSG && !s->disk.no_rename))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
-    if (r != ENOENT) { /* it may be a good one, which another save leaves alone */
+    if (r != ENOENT && r != EBADMSG) { /* it may be a good one, which another save leaves alone */
         cdp__ck_path(path, s->c->path, s->name);
         return cdp__ck_io(r, "cannot read checkpoint.json in", path);
     }
-    st = cdp__ck_remove_rest(&s->disk, s->c->path, s->name); /* of a step that was removed */
+    st = cdp__ck_remove_rest(&s->disk, s->c->path, s->name); /* of a step that was removed, or not
+                                                                finished */
     if (st == CDP_OK) st = cdp__ck_sweep_leftovers(&s->disk, s->c->path);
     if (st != CDP_OK) return st;
     if (s->disk.os->random(s->disk.os->user, &s->id, sizeof s->id) != CDP_OK)
         return cdp_error_set(CDP_ERR_IO, -1, 0, "cdp_ckpt_save: there are no random numbers");
-    (void)cdp__format(
-        path, sizeof path, "%s/%s.tmp-%llx", s->c->path, s->name, (unsigned long long)s->id);
-    memcpy(s->folder, path, sizeof path);
-    r = f->make_folder(s->disk.os->user, path);
-    if (r < 0) return cdp__ck_io(-r, "cannot make the folder", path);
+    cdp__ck_set_folder(s);
+    r = f->make_folder(s->disk.os->user, s->folder);
+    if (r < 0) return cdp__ck_io(-r, "cannot make the folder", s->folder);
     for (i = 0; st == CDP_OK && i < s->t.file_count; ++i)
         st = cdp__ck_begin_file(s, i);
     cdp__ck_let_go(s);
@@ -3627,7 +3663,7 @@ CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
     uint64_t length;
     int32_t err;
     cdp__ck_path(path, s->c->path, s->name);
-    err = -f->rename_file(s->disk.os->user, s->folder, path);
+    err = s->disk.no_rename ? 0 : -f->rename_file(s->disk.os->user, s->folder, path);
     if (err) return cdp__ck_io(err, "cannot rename the folder to", path);
     err = cdp__ck_sync_folder(&s->disk, s->c->path);
     if (err) return cdp__ck_io(err, "cannot sync", s->c->path);
@@ -3636,24 +3672,33 @@ CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
     return err ? cdp__ck_io(err, "cannot write latest in", s->c->path) : CDP_OK;
 }
 
+/* C6: all names in the folder. */
+CDP__PRIVATE cdp_status cdp__ck_sync_names(const cdp__ck_save *s) {
+    const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder);
+    return err ? cdp__ck_io(err, "cannot sync", s->folder) : CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
     const cdp_os *const os = s->disk.os;
     const uint64_t began = os->now_ns(os->user);
     cdp_status st = cdp__ck_write_blobs(s);
+    if (st == CDP_OK && s->disk.no_rename) st = cdp__ck_sync_names(s); /* before the step exists */
     if (st == CDP_OK) st = cdp__ck_write_description(s);
-    if (st == CDP_OK) {
-        const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder); /* C6: all names in it */
-        if (err) st = cdp__ck_io(err, "cannot sync", s->folder);
-    }
+    if (st == CDP_OK) st = cdp__ck_sync_names(s);
     if (st == CDP_OK) st = cdp__ck_publish(s);
     s->info.commit_ns = os->now_ns(os->user) - began;
     return st;
 }
 
-/* Removes what a failed save has written, as far as that works: the next one tries again. */
-CDP__PRIVATE void cdp__ck_undo(const cdp__ck_save *s) {
+/* Removes what a failed save has written, as far as that works: the next one tries again. A step
+   that exists stays: another rank may have heard of no failure. */
+CDP__PRIVATE void cdp__ck_undo(cdp__ck_save *s) {
     const char *const name = strrchr(s->folder, '/');
-    if (s->folder[0] && name) (void)cdp__ck_remove_folder(&s->disk, s->c->path, name + 1);
+    int32_t why = ENOENT;
+    if (!s->folder[0] || !name) return;
+    if (s->disk.no_rename && cdp__ck_complete(&s->disk, s->c->path, s->step, &why)) return;
+    if (why == ENOENT || why == EBADMSG)
+        (void)cdp__ck_remove_folder(&s->disk, s->c->path, name + 1);
 }
 
 /* ---- >>checkpoint/write: the bytes of this rank on their way to disk, or to a copy ----------- */
@@ -4035,9 +4080,7 @@ CDP__PRIVATE void cdp__ck_add_sums(cdp__ck_save *s) {
 
 CDP__PRIVATE void cdp__ck_write_step(cdp__ck_save *s) {
     cdp_status st;
-    if (cdp_rank(s->group) && !s->folder[0])
-        (void)cdp__format(s->folder, sizeof s->folder, "%s/%s.tmp-%llx", s->c->path, s->name,
-            (unsigned long long)s->id);
+    if (cdp_rank(s->group) && !s->folder[0]) cdp__ck_set_folder(s);
     st = cdp__ck_write_some(s);
     if (st != CDP_PENDING) cdp__ck_vote(s, st, CDP__CK_DO_SUMS);
 }

@@ -84,7 +84,7 @@ cdp_dtensor layout:cdp_layout data owned
 cdp_item name tensor:cdp_dtensor ndim shape file part first count copy copies
 cdp_ckpt_blob name data bytes room per_rank
 cdp_ckpt_desc group path items item_count blobs blob_count file_bytes keep keep_every stage_bytes
-    late no_sync incremental no_verify partial cast disk_bytes_per_us os progress user
+    late no_sync no_rename incremental no_verify partial cast disk_bytes_per_us os progress user
 cdp_ckpt_info step bytes_written bytes_read total_bytes files writes reads write_ns sync_ns commit_ns
     read_ns stage_bytes stall_ns missing surplus cast predicted_us linked_files linked_bytes
 cdp_ckpt_entry name file dtype ndim shape bytes blob layout

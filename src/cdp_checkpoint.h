@@ -58,6 +58,7 @@
         load what torch.distributed.checkpoint has saved   the same: its folder with .metadata
         load f32 into bf16, or the other way round         desc.cast
         write only files that have changed                 desc.incremental
+        save where folders cannot be renamed               desc.no_rename
         know what a rank would write, without ranks        cdp_ckpt_preview, a mesh on paper
         and how long the disk needs for it                 desc.disk_bytes_per_us, predicted_us
         see what the last call did                         cdp_ckpt_info_of
@@ -115,6 +116,11 @@
         stays, and fails no save. Existing steps are never changed. The next save removes folders
         that were not finished. `latest` is not synced. Tests cut the power at each of these calls
         in a model of a file system that loses and reorders what was not synced.
+
+        With desc.no_rename no folder is renamed: files are written under their final names and
+        synced, then their names, then checkpoint.json, then its name and that of the folder. The
+        promise is the same. A step that is removed loses checkpoint.json first. What is cut or
+        damaged there counts as not finished, so a save of this step begins anew.
 
     IN THE BACKGROUND
         for (; step < end; ++step) {
@@ -187,9 +193,9 @@
     LIMITS
         names 511 bytes | path 512 bytes | header of a file 100 MB | 2^30 items | step below 2^58
         not here yet, and not promised: files of each rank alone, where no path is shared; reading
-        PyTorch's .pt, and writing .distcp; object stores without rename; complex dtypes, which
-        safetensors does not have; runs of columns shorter than 64 KiB are written one by one, which
-        is slow: cut rows, or redistribute first; big-endian machines
+        PyTorch's .pt, and writing .distcp; object stores in which ranks cannot write parts of one
+        file; complex dtypes, which safetensors does not have; runs of columns shorter than 64 KiB
+        are written one by one, which is slow: cut rows, or redistribute first; big-endian machines
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h.                            */
 #ifdef CDP_CHECKPOINT_IMPLEMENTATION

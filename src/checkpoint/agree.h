@@ -25,7 +25,7 @@
 #include "verdict.h"
 
 enum {
-    CDP__CK_WORDS = 9
+    CDP__CK_WORDS = 10
 };
 
 CDP__PRIVATE uint64_t cdp__ck_text_hash(uint64_t h, const char *text) {
@@ -52,7 +52,7 @@ CDP__PRIVATE cdp_status cdp__ck_differs(
     const cdp_ckpt *c, uint32_t what, uint32_t rank, const uint64_t values[2]) {
     static const char *const names[CDP__CK_WORDS] = {"the step", "the number of items",
         "the number of blobs", "file_bytes", "the path", "partial", "no_sync", "no_verify",
-        "incremental"};
+        "incremental", "no_rename"};
     const cdp_ckpt_desc *const d = &c->desc;
     const uint32_t item = what - CDP__CK_WORDS;
     const bool blob = item >= d->item_count;
@@ -84,6 +84,7 @@ CDP__PRIVATE cdp_status cdp__ck_agree(cdp_ckpt *c, uint64_t step, const char *pa
     first[6] = d->no_sync;
     first[7] = d->no_verify;
     first[8] = d->incremental;
+    first[9] = d->no_rename;
     st = cdp__dt_agree(d->group, os, first, CDP__CK_WORDS, &rank, &word, values);
     if (st != CDP_OK) return st;
     if (rank != CDP__DT_NONE)

@@ -38,6 +38,11 @@ typedef struct cdp_ckpt_desc {
                              (default: what this rank writes) */
     bool late;        /* cdp_ckpt_save_async copies nothing: see there */
     bool no_sync;     /* faster; a power cut may lose steps that were saved, older ones too */
+    bool no_rename;   /* save: for file systems that cannot rename a folder, or only by copying it:
+                         files have their final names from the start, and checkpoint.json, which is
+                         written last, makes the step exist. One that is cut or damaged counts as
+                         not finished: the next save of this step removes the rest. A rank that
+                         still writes after a failed save must end before the step is saved anew */
     bool incremental; /* save: a file whose tensors all have the sums that they have in the newest
                          step is linked, or copied where links fail, or where that step is
                          removed meanwhile (up to 64 files of it), not written; the call reads

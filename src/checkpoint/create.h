@@ -113,6 +113,7 @@ CDP_API cdp_status cdp_ckpt_create(const cdp_ckpt_desc *desc, cdp_ckpt **out) {
     c->desc.path = c->path;
     c->disk.os = desc->os ? desc->os : os;
     c->disk.no_sync = desc->no_sync;
+    c->disk.no_rename = desc->no_rename;
     cdp__ck_weights_fill(&c->weights);
     *out = c;
     return CDP_OK;

@@ -21,7 +21,7 @@
 /* What is counted while a checkpoint is saved or loaded. */
 typedef struct cdp__ck_disk {
     const cdp_os *os;
-    bool no_sync;
+    bool no_sync, no_rename;
     uint64_t writes, reads, read_bytes;
 } cdp__ck_disk;
 
@@ -134,13 +134,14 @@ CDP__PRIVATE int32_t cdp__ck_link_file(
     return err;
 }
 
-/* Puts a file into its place in a folder: readers see the old one, or the whole new one. A power
-   cut may leave either, or one without bytes. */
+/* Puts a file into its place in a folder: readers see the old one, or the whole new one (without
+   rename: or a part of it). A power cut may leave either, or one without bytes. */
 CDP__PRIVATE int32_t cdp__ck_place_file(
     cdp__ck_disk *d, const char *folder, const char *name, const void *data, uint64_t bytes) {
     char path[CDP__CK_PATH], other[CDP__CK_PATH];
     int32_t err;
     cdp__ck_path(path, folder, name);
+    if (d->no_rename) return cdp__ck_write_file(d, path, data, bytes, bytes, false);
     (void)cdp__format(other, sizeof other, "%s.tmp", path);
     err = cdp__ck_write_file(d, other, data, bytes, bytes, false);
     return err ? err : -d->os->files.rename_file(d->os->user, other, path);

@@ -68,9 +68,7 @@ CDP__PRIVATE void cdp__ck_add_sums(cdp__ck_save *s) {
 
 CDP__PRIVATE void cdp__ck_write_step(cdp__ck_save *s) {
     cdp_status st;
-    if (cdp_rank(s->group) && !s->folder[0])
-        (void)cdp__format(s->folder, sizeof s->folder, "%s/%s.tmp-%llx", s->c->path, s->name,
-            (unsigned long long)s->id);
+    if (cdp_rank(s->group) && !s->folder[0]) cdp__ck_set_folder(s);
     st = cdp__ck_write_some(s);
     if (st != CDP_PENDING) cdp__ck_vote(s, st, CDP__CK_DO_SUMS);
 }

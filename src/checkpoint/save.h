@@ -1,8 +1,9 @@
 /* checkpoint/save.h - a checkpoint on its way to disk
 
    Knows: what a save is, and what rank 0 does for it: blobs, folders, and the order in which files,
-   names and folders become durable. Promises: a step exists from the rename of its folder on, and
-   never before all of it is on disk; existing steps are not touched. */
+   names and folders become durable. Promises: a step exists from the rename of its folder on (with
+   no_rename: from its checkpoint.json on), and never before all of it is on disk; existing steps
+   are not touched. */
 #ifndef CDP_SRC_CHECKPOINT_SAVE_H
 #define CDP_SRC_CHECKPOINT_SAVE_H
 
@@ -311,7 +312,16 @@ CDP__PRIVATE cdp_status cdp__ck_make_path(cdp__ck_save *s) {
     return CDP_OK;
 }
 
-/* C1: the folder with the name that it has until it is complete, and the files. */
+/* The name that the folder has until it is complete. */
+CDP__PRIVATE void cdp__ck_set_folder(cdp__ck_save *s) {
+    if (s->disk.no_rename)
+        cdp__ck_path(s->folder, s->c->path, s->name);
+    else
+        (void)cdp__format(s->folder, sizeof s->folder, "%s/%s.tmp-%llx", s->c->path, s->name,
+            (unsigned long long)s->id);
+}
+
+/* C1: the folder with that name, and the files. */
 CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     const cdp_os_files *const f = &s->disk.os->files;
     char path[CDP__CK_PATH];
@@ -321,24 +331,23 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     st = cdp__ck_make_path(s);
     if (st == CDP_OK) st = cdp__ck_lock(s);
     if (st != CDP_OK) return st;
-    if (cdp__ck_complete(&s->disk, s->c->path, s->step, &r) || r == EBADMSG)
+    if (cdp__ck_complete(&s->disk, s->c->path, s->step, &r) || (r == EBADMSG && !s->disk.no_rename))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
-    if (r != ENOENT) { /* it may be a good one, which another save leaves alone */
+    if (r != ENOENT && r != EBADMSG) { /* it may be a good one, which another save leaves alone */
         cdp__ck_path(path, s->c->path, s->name);
         return cdp__ck_io(r, "cannot read checkpoint.json in", path);
     }
-    st = cdp__ck_remove_rest(&s->disk, s->c->path, s->name); /* of a step that was removed */
+    st = cdp__ck_remove_rest(&s->disk, s->c->path, s->name); /* of a step that was removed, or not
+                                                                finished */
     if (st == CDP_OK) st = cdp__ck_sweep_leftovers(&s->disk, s->c->path);
     if (st != CDP_OK) return st;
     if (s->disk.os->random(s->disk.os->user, &s->id, sizeof s->id) != CDP_OK)
         return cdp_error_set(CDP_ERR_IO, -1, 0, "cdp_ckpt_save: there are no random numbers");
-    (void)cdp__format(
-        path, sizeof path, "%s/%s.tmp-%llx", s->c->path, s->name, (unsigned long long)s->id);
-    memcpy(s->folder, path, sizeof path);
-    r = f->make_folder(s->disk.os->user, path);
-    if (r < 0) return cdp__ck_io(-r, "cannot make the folder", path);
+    cdp__ck_set_folder(s);
+    r = f->make_folder(s->disk.os->user, s->folder);
+    if (r < 0) return cdp__ck_io(-r, "cannot make the folder", s->folder);
     for (i = 0; st == CDP_OK && i < s->t.file_count; ++i)
         st = cdp__ck_begin_file(s, i);
     cdp__ck_let_go(s);
@@ -393,7 +402,7 @@ CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
     uint64_t length;
     int32_t err;
     cdp__ck_path(path, s->c->path, s->name);
-    err = -f->rename_file(s->disk.os->user, s->folder, path);
+    err = s->disk.no_rename ? 0 : -f->rename_file(s->disk.os->user, s->folder, path);
     if (err) return cdp__ck_io(err, "cannot rename the folder to", path);
     err = cdp__ck_sync_folder(&s->disk, s->c->path);
     if (err) return cdp__ck_io(err, "cannot sync", s->c->path);
@@ -402,24 +411,33 @@ CDP__PRIVATE cdp_status cdp__ck_publish(cdp__ck_save *s) {
     return err ? cdp__ck_io(err, "cannot write latest in", s->c->path) : CDP_OK;
 }
 
+/* C6: all names in the folder. */
+CDP__PRIVATE cdp_status cdp__ck_sync_names(const cdp__ck_save *s) {
+    const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder);
+    return err ? cdp__ck_io(err, "cannot sync", s->folder) : CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__ck_commit(cdp__ck_save *s) {
     const cdp_os *const os = s->disk.os;
     const uint64_t began = os->now_ns(os->user);
     cdp_status st = cdp__ck_write_blobs(s);
+    if (st == CDP_OK && s->disk.no_rename) st = cdp__ck_sync_names(s); /* before the step exists */
     if (st == CDP_OK) st = cdp__ck_write_description(s);
-    if (st == CDP_OK) {
-        const int32_t err = cdp__ck_sync_folder(&s->disk, s->folder); /* C6: all names in it */
-        if (err) st = cdp__ck_io(err, "cannot sync", s->folder);
-    }
+    if (st == CDP_OK) st = cdp__ck_sync_names(s);
     if (st == CDP_OK) st = cdp__ck_publish(s);
     s->info.commit_ns = os->now_ns(os->user) - began;
     return st;
 }
 
-/* Removes what a failed save has written, as far as that works: the next one tries again. */
-CDP__PRIVATE void cdp__ck_undo(const cdp__ck_save *s) {
+/* Removes what a failed save has written, as far as that works: the next one tries again. A step
+   that exists stays: another rank may have heard of no failure. */
+CDP__PRIVATE void cdp__ck_undo(cdp__ck_save *s) {
     const char *const name = strrchr(s->folder, '/');
-    if (s->folder[0] && name) (void)cdp__ck_remove_folder(&s->disk, s->c->path, name + 1);
+    int32_t why = ENOENT;
+    if (!s->folder[0] || !name) return;
+    if (s->disk.no_rename && cdp__ck_complete(&s->disk, s->c->path, s->step, &why)) return;
+    if (why == ENOENT || why == EBADMSG)
+        (void)cdp__ck_remove_folder(&s->disk, s->c->path, name + 1);
 }
 
 #endif /* CDP_SRC_CHECKPOINT_SAVE_H */

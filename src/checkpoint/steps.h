@@ -178,11 +178,24 @@ CDP__PRIVATE void cdp__ck_swept_name(char out[80], uint64_t step) {
     (void)cdp__format(out, 80, "%s" CDP__CK_SWEPT_END, name);
 }
 
+/* Removes a step where nothing is renamed: a folder without checkpoint.json is no step. */
+CDP__PRIVATE int32_t cdp__ck_unmake_step(
+    const cdp__ck_disk *d, const char *path, const char *name) {
+    char folder[CDP__CK_PATH], file[CDP__CK_PATH];
+    int32_t err;
+    cdp__ck_path(folder, path, name);
+    cdp__ck_path(file, folder, CDP__CK_DESCRIPTION);
+    err = -d->os->files.remove_file(d->os->user, file);
+    if (!err) err = cdp__ck_sync_folder(d, folder);
+    return err && err != ENOENT ? err : cdp__ck_remove_folder(d, path, name);
+}
+
 /* Removes a step, which first becomes a leftover for good: no cut leaves a part of it as a step. */
 CDP__PRIVATE int32_t cdp__ck_remove_step(const cdp__ck_disk *d, const char *path, uint64_t step) {
     char name[64], swept[80], from[CDP__CK_PATH], to[CDP__CK_PATH];
     int32_t err;
     cdp__ck_step_name(name, step);
+    if (d->no_rename) return cdp__ck_unmake_step(d, path, name);
     cdp__ck_swept_name(swept, step);
     cdp__ck_path(from, path, name);
     cdp__ck_path(to, path, swept);

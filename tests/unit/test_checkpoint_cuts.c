@@ -27,7 +27,7 @@ typedef struct job {
     uint64_t durable;     /* the newest that was reported */
     uint64_t found;       /* by a load */
     uint32_t keep;
-    bool incremental, no_sync;
+    bool incremental, no_sync, no_rename;
     bool bad, stopped; /* what was loaded is not what was saved; a save failed */
     cdp_status status; /* of the load */
 } job;
@@ -75,6 +75,7 @@ static cdp_ckpt *ckpt_of(cdp_group *g, const job *j, state *s) {
         .stage_bytes = j->stage_bytes,
         .incremental = j->incremental,
         .no_sync = j->no_sync,
+        .no_rename = j->no_rename,
         .os = &j->os};
     OK(cdp_ckpt_create(&d, &c));
     return c;
@@ -138,7 +139,13 @@ static void load_newest(cdp_group *g, void *arg) {
     cdp_ckpt_destroy(c);
 }
 
-static bool no_links; /* of the disk */
+static bool no_links, no_rename; /* of the disk */
+
+static int32_t not_renamed(void *user, const char *from, const char *to) {
+    (void)user;
+    T(!from && !to); /* nothing tries it */
+    return -ENOSYS;
+}
 
 /* Saves steps 1 to 4 until the power fails at call `cut`, and loads after that. True: nothing that
    was promised is lost. *ended: the power did not fail. */
@@ -146,6 +153,8 @@ static bool survives(
     uint32_t ranks, way kind, int64_t cut, uint64_t seed, uint32_t keep, int lies, bool *ended) {
     job j = {
         .os = *model_os(), .way = kind, .first = 1, .last = 4, .keep = keep, .incremental = slow};
+    j.no_rename = no_rename;
+    if (no_rename) j.os.files.rename_file = not_renamed;
     md_format();
     md.no_links = no_links;
     OK(md_make_folder(NULL, "disk"));
@@ -235,6 +244,36 @@ TEST(nor_where_files_are_linked) {
 
 TEST(nor_where_they_are_copied_instead) {
     links(1, IN_THE_CALL, true);
+}
+
+/* Only checkpoint.json, which is written last and removed first, says that a step is there. */
+TEST(nor_where_nothing_can_be_renamed) {
+    int64_t calls;
+    no_rename = true;
+    for (uint32_t keep = TEST_SLOW + TEST_THREADS_WATCHED; keep <= 2; ++keep) {
+        T_EQ(0, losses(1, IN_THE_CALL, keep, TEST_SLOW || keep != 1 ? 1 : 4, 0, &calls));
+        T(calls > 100);
+    }
+    if (!TEST_SLOW) T_EQ(0, losses(1, LATE, 1, 1, 0, &calls));
+    if (!TEST_SLOW) links(1, IN_THE_CALL, false);
+    no_rename = false;
+}
+
+static int32_t path_not_synced(void *user, const char *path) {
+    return strcmp(path, "disk/run") == 0 ? -EIO : md_sync_folder(user, path);
+}
+
+/* The last call of a save fails: the step is whole, and another rank may have heard that it is. */
+TEST(a_whole_step_stays_where_nothing_can_be_renamed) {
+    job j = {.os = *model_os(), .first = 1, .last = 1, .no_rename = true};
+    md_format();
+    OK(md_make_folder(NULL, "disk"));
+    j.os.files.rename_file = not_renamed;
+    j.os.files.sync_folder = path_not_synced;
+    run_ranks(1, NULL, 0, save_steps, &j);
+    T(j.stopped && !j.durable);
+    run_ranks(1, NULL, 0, load_newest, &j);
+    T(j.status == CDP_OK && j.found == 1 && !j.bad);
 }
 
 /* What an earlier job did not sync is, before a step that has it is durable. */
@@ -544,6 +583,9 @@ int main(int argc, char **argv) {
         {"nor_where_saves_go_on_in_the_background", nor_where_saves_go_on_in_the_background, 120},
         {"nor_where_files_are_linked", nor_where_files_are_linked, 120},
         {"nor_where_they_are_copied_instead", nor_where_they_are_copied_instead, 120},
+        {"nor_where_nothing_can_be_renamed", nor_where_nothing_can_be_renamed, 240},
+        {"a_whole_step_stays_where_nothing_can_be_renamed",
+            a_whole_step_stays_where_nothing_can_be_renamed, 20},
         {"a_linked_file_is_on_disk_whoever_wrote_it", a_linked_file_is_on_disk_whoever_wrote_it,
             30},
         {"a_disk_that_lies_loses_steps", a_disk_that_lies_loses_steps, 120},
