@@ -59,6 +59,7 @@
         call one and wait                                  cdp_rpc_call
         call several at once                               cdp_rpc_start, cdp_call_wait_all, _any
         call one function on many ranks, or on all         cdp_rpc_call_many, cdp_rpc_start_many
+        add up, or else combine, their results             cdp_call_reduce_many
         be told when a call has ended                      .done of cdp_call_desc
         run calls of one value one after the other         .in_order of cdp_call_desc
         start an operation of the group after a call       cdp_call_work

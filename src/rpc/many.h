@@ -1,7 +1,8 @@
 /* rpc/many.h - one function on many ranks
 
    Knows: starts of calls, and waits for them. Promises: every call ends once, all by one deadline,
-   also those that could not be started; a rank without room keeps no call of another rank. */
+   also those that could not be started; a rank without room keeps no call of another rank; results
+   are combined in the order of their calls, whichever came first. */
 #ifndef CDP_SRC_RPC_MANY_H
 #define CDP_SRC_RPC_MANY_H
 
@@ -13,6 +14,9 @@
 #include "../base/compiler.h"
 #include "../base/basics.h"
 #include "../base/text.h"
+#include "../base/kept_error.h"
+#include "../dtype/dtype.h"
+#include "../dtype/slices.h"
 #include "../group/deferred.h"
 #include "worker_api.h"
 #include "calls_api.h"
@@ -247,6 +251,95 @@ CDP_API cdp_status cdp_rpc_call_many(cdp_rpc *rpc, const cdp_call_desc *desc, co
 CDP_API cdp_status cdp_call_wait_many(cdp_call *calls, uint32_t count) {
     if (count && !calls) return cdp__missing("cdp_call_wait_many", "calls");
     return cdp__call_wait_each(NULL, calls, count);
+}
+
+#ifndef CDP_NO_REPRODUCIBLE
+/* Where the result of a call is. NULL: it is not of this dtype and length, see the last error. */
+CDP__PRIVATE const void *cdp__call_elements(
+    const cdp_call *call, uint32_t i, cdp_dtype dtype, uint64_t bytes) {
+    const bool tensor = call->tensor_count == 1;
+    const cdp_dtype of = tensor ? call->tensors->dtype : dtype;
+    const uint64_t has = tensor ? cdp__rpc_tensor_bytes(call->tensors) : call->bytes;
+    if (call->tensor_count <= 1 && has == bytes && (of ? of : CDP_DTYPE_F32) == dtype)
+        return tensor ? call->tensors->data : call->data;
+    (void)cdp__fail(CDP_ERR_MISMATCH,
+        "cdp_call_reduce_many: the result of calls[%u] has %llu bytes%s, and not the %llu of dtype "
+        "%d that are asked for",
+        i, (unsigned long long)has, call->tensor_count > 1 ? " after several tensors" : "",
+        (unsigned long long)bytes, (int)dtype);
+    return NULL;
+}
+
+/* Checks everything before anything is written. */
+CDP__PRIVATE cdp_status cdp__call_reduce_check(
+    const cdp_call *calls, uint32_t call_count, cdp_dtype dtype, cdp_reduce_op op, uint64_t count) {
+    const uint64_t size = cdp_dtype_size(dtype);
+    uint32_t i;
+    if (!call_count || !size || (uint32_t)op >= CDP_REDUCE_COUNT || count > (UINT64_MAX >> 8))
+        return cdp__fail(CDP_ERR_INVALID,
+            "cdp_call_reduce_many: %u calls, dtype %d, op %d, %llu elements; give one call or "
+            "more, "
+            "a dtype and an op",
+            call_count, (int)dtype, (int)op, (unsigned long long)count);
+    if (op == CDP_REDUCE_PREMUL_SUM || !cdp__reduce_exists(dtype, op))
+        return cdp__fail(CDP_ERR_UNSUPPORTED,
+            "cdp_call_reduce_many: op %d does not exist for results of dtype %d", (int)op,
+            (int)dtype);
+    for (i = 0; i < call_count; ++i) {
+        if (calls[i].priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)
+            return cdp__fail(CDP_ERR_STATE,
+                "cdp_call_reduce_many: calls[%u] has not ended, or has no result any more; "
+                "cdp_call_wait_many() comes first",
+                i);
+        if (calls[i].status != CDP_OK) return cdp__error_again(calls[i].status, &calls[i].error);
+    }
+    for (i = 0; count && i < call_count; ++i)
+        if (!cdp__call_elements(&calls[i], i, dtype, count * size)) return CDP_ERR_MISMATCH;
+    return CDP_OK;
+}
+
+#define CDP__CALL_PIECE 4096u /* bytes of each result that are combined at once */
+#endif
+
+CDP_API cdp_status cdp_call_reduce_many(const cdp_call *calls, uint32_t call_count, cdp_dtype dtype,
+    cdp_reduce_op op, void *out, uint64_t count) {
+#ifndef CDP_NO_REPRODUCIBLE
+    const uint64_t size = cdp_dtype_size(dtype), room = (uint64_t)call_count * CDP__CALL_PIECE;
+    const cdp_os *os;
+    uint8_t *pieces;
+    uint64_t at, n;
+    uint32_t i;
+    cdp_status st;
+    if (!calls) return cdp__missing("cdp_call_reduce_many", "calls");
+    if (count && !out) return cdp__missing("cdp_call_reduce_many", "out");
+    if (!op) op = CDP_REDUCE_SUM;
+    if (!dtype) dtype = CDP_DTYPE_F32;
+    st = cdp__call_reduce_check(calls, call_count, dtype, op, count);
+    if (st != CDP_OK || !count) return st;
+    os = (const cdp_os *)(uintptr_t)calls[0].priv[CDP__CALL_OS];
+    pieces = (uint8_t *)cdp__alloc(os, room);
+    if (!pieces) return cdp__fail_nomem("results of calls", room);
+    for (at = 0; at < count; at += n) {
+        n = cdp__min(count - at, CDP__CALL_PIECE / size);
+        for (i = 0; i < call_count; ++i)
+            memcpy(pieces + i * n * size,
+                (const uint8_t *)cdp__call_elements(&calls[i], i, dtype, count * size) + at * size,
+                (size_t)(n * size));
+        cdp__slices_combine(dtype, op, cdp__reduced_as(dtype, op, (cdp_dtype)0), pieces, n,
+            call_count, (uint8_t *)out + at * size, n);
+    }
+    cdp__free(os, pieces);
+    return CDP_OK;
+#else
+    (void)calls;
+    (void)call_count;
+    (void)dtype;
+    (void)op;
+    (void)out;
+    (void)count;
+    return cdp__fail(CDP_ERR_UNSUPPORTED,
+        "cdp_call_reduce_many: this program was built with CDP_NO_REPRODUCIBLE; build it without");
+#endif
 }
 
 CDP_API void cdp_call_free_many(cdp_call *calls, uint32_t count) {

@@ -4,6 +4,7 @@
 
 #include "../base/config.h"
 #include "../base/status_api.h"
+#include "../base/types_api.h"
 #include "worker_api.h"
 #include "calls_api.h"
 
@@ -30,6 +31,15 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_call_many(cdp_rpc *rpc, const cdp_call
     const uint32_t *ranks, uint32_t count, cdp_call *calls);
 /* Waits until all have ended. OK, or the first failure in the order of the list. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_call_wait_many(cdp_call *calls, uint32_t count);
+/* out[k] = the k-th elements of all results, combined: `count` elements of `dtype` at `out`, from
+   calls that have ended. A result is the one tensor of its call, or else its bytes. The order of
+   the calls alone decides the bits; means are rounded once. `out` is no memory of a result. Nothing
+   is written after an error: the first call of the list that has failed (its status, and its error
+   is the last one); STATE (one has not ended, or was freed), MISMATCH (a result of another dtype or
+   length; the text names the call), INVALID (no calls; dtype; op), UNSUPPORTED (PREMUL_SUM; a build
+   with CDP_NO_REPRODUCIBLE), NOMEM. Any thread. */
+CDP_MUST_CHECK CDP_API cdp_status cdp_call_reduce_many(const cdp_call *calls, uint32_t call_count,
+    cdp_dtype dtype, cdp_reduce_op op, void *out, uint64_t count);
 /* cdp_call_free() of each. NULL is allowed. */
 CDP_API void cdp_call_free_many(cdp_call *calls, uint32_t count);
 

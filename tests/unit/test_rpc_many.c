@@ -433,6 +433,95 @@ TEST(one_of_many_ranks_has_left) {
     run_many(3, after_a_rank_has_left_body);
 }
 
+/* ---- results, combined */
+
+/* {}: 1000 numbers of this rank, as bytes; {1}: as a tensor */
+static void f_numbers(void *user, cdp_rpc_request *q) {
+    int32_t x[1000];
+    cdp_iov iov = {x, sizeof x};
+    cdp_tensor t = {.data = x, .dtype = CDP_DTYPE_I32, .dims = 1, .shape = {1000}};
+    cdp_args args = {.iov = &iov, .iov_count = 1};
+    (void)user;
+    for (int32_t k = 0; k < 1000; ++k)
+        x[k] = k * (int32_t)(side_of(q)->rank + 1);
+    if (q->bytes) args = (cdp_args){.tensors = &t, .tensor_count = 1};
+    OK(cdp_rpc_reply(q, &args));
+}
+/* a half of 2048, and a small one of each other rank */
+static void f_halves(void *user, cdp_rpc_request *q) {
+    const uint16_t half = side_of(q)->rank ? 0x3c00 : 0x6800;
+    (void)user;
+    reply(q, &half, 2);
+}
+static const cdp_rpc_function numbered[] = {{.name = "numbers", .func = f_numbers},
+    {.name = "halves", .func = f_halves, .flags = CDP_RPC_INLINE}, {.name = "fail", .func = f_fail},
+    {.name = "nothing", .func = f_nothing}};
+
+static void combine(side *s) {
+    int32_t out[1000];
+    uint16_t mean, all;
+    cdp_call c[4] = {{0}};
+    char one = 1;
+    for (uint32_t tensor = 0; tensor < 2; ++tensor) {
+        OK(cdp_rpc_call_many(s->rpc, CALL(F("numbers"), BYTES(&one, tensor)), NULL, ranks, c));
+        OK(cdp_call_reduce_many(c, ranks, CDP_DTYPE_I32, CDP_REDUCE_DEFAULT, out, 1000));
+        for (int32_t k = 0; k < 1000; ++k)
+            T_EQ(6 * k, out[k]);
+        OK(cdp_call_reduce_many(c, ranks, CDP_DTYPE_I32, CDP_REDUCE_MAX, out, 1000));
+        for (int32_t k = 0; k < 1000; ++k)
+            T_EQ(3 * k, out[k]);
+        OK(cdp_call_reduce_many(c + 1, 1, CDP_DTYPE_I32, CDP_REDUCE_AVG, out, 1000));
+        T_EQ(2 * 999, out[999]);
+        out[0] = 7;
+        REFUSED(CDP_ERR_MISMATCH, "calls[0] has 4000 bytes, and not the 3996 of dtype",
+            cdp_call_reduce_many(c, ranks, CDP_DTYPE_I32, CDP_REDUCE_SUM, out, 999));
+        T_EQ(7, out[0]);
+        cdp_call_free_many(c, ranks);
+    }
+    OK(cdp_rpc_call_many(s->rpc, CALL(F("halves")), NULL, ranks, c));
+    OK(cdp_call_reduce_many(c, ranks, CDP_DTYPE_F16, CDP_REDUCE_AVG, &mean, 1));
+    const uint16_t mine = s->rank ? 0x3c00 : 0x6800;
+    OK(cdp_allreduce(s->g, &mine, &all, 1, CDP_DTYPE_F16, CDP_REDUCE_AVG));
+    T_EQ(all, mean);
+    cdp_call_free_many(c, ranks);
+}
+TEST(results_of_many_ranks_are_combined) {
+    run_with(numbered, 4, 3, combine);
+}
+
+static void combine_wrong(side *s) {
+    cdp_call c[3] = {{0}};
+    int64_t out = 5;
+    if (s->rank) return;
+    REFUSED(CDP_ERR_STATE, "calls[0] has not ended",
+        cdp_call_reduce_many(c, 3, CDP_DTYPE_I64, CDP_REDUCE_SUM, &out, 1));
+    (void)!cdp_rpc_call_many(s->rpc, CALL(F("fail")), NULL, 2, c);
+    REFUSED(CDP_ERR_REMOTE, "fail on rank 0",
+        cdp_call_reduce_many(c, 2, CDP_DTYPE_I64, CDP_REDUCE_SUM, &out, 1));
+    cdp_call_free_many(c, 2);
+    OK(cdp_rpc_call_many(s->rpc, CALL(F("nothing")), NULL, 2, c));
+    REFUSED(CDP_ERR_MISMATCH, "has 0 bytes",
+        cdp_call_reduce_many(c, 2, CDP_DTYPE_I64, CDP_REDUCE_SUM, &out, 1));
+    OK(cdp_call_reduce_many(c, 2, CDP_DTYPE_I64, CDP_REDUCE_SUM, NULL, 0));
+    REFUSED(CDP_ERR_INVALID, "0 calls",
+        cdp_call_reduce_many(c, 0, CDP_DTYPE_I64, CDP_REDUCE_SUM, &out, 1));
+    REFUSED(CDP_ERR_INVALID, "dtype 77",
+        cdp_call_reduce_many(c, 2, (cdp_dtype)77, CDP_REDUCE_SUM, &out, 1));
+    REFUSED(CDP_ERR_INVALID, "op 99",
+        cdp_call_reduce_many(c, 2, CDP_DTYPE_I64, (cdp_reduce_op)99, &out, 1));
+    REFUSED(CDP_ERR_UNSUPPORTED, "does not exist",
+        cdp_call_reduce_many(c, 2, CDP_DTYPE_F32, CDP_REDUCE_BAND, &out, 1));
+    REFUSED(CDP_ERR_INVALID, "out is NULL",
+        cdp_call_reduce_many(c, 2, CDP_DTYPE_I64, CDP_REDUCE_SUM, NULL, 1));
+    REFUSED(CDP_ERR_INVALID, "calls is NULL",
+        cdp_call_reduce_many(NULL, 2, CDP_DTYPE_I64, CDP_REDUCE_SUM, &out, 1));
+    T_EQ(5, out);
+    cdp_call_free_many(c, 2);
+}
+TEST(mistakes_in_combining_results_write_nothing) {
+    run_with(numbered, 4, 2, combine_wrong);
+}
+
 static void f_dies_on_2(void *user, cdp_rpc_request *q) {
     (void)user;
     if (side_of(q)->rank == 2) raise(SIGKILL);
@@ -479,6 +568,9 @@ int main(int argc, char **argv) {
         {"a_callback_starts_calls_on_many_ranks", a_callback_starts_calls_on_many_ranks, 60},
         {"mistakes_in_calls_of_many_ranks", mistakes_in_calls_of_many_ranks, 60},
         {"one_of_many_ranks_has_left", one_of_many_ranks_has_left, 60},
+        {"results_of_many_ranks_are_combined", results_of_many_ranks_are_combined, 60},
+        {"mistakes_in_combining_results_write_nothing", mistakes_in_combining_results_write_nothing,
+            60},
         {"one_of_many_ranks_is_killed", one_of_many_ranks_is_killed, 60}};
     return test_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
