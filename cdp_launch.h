@@ -1453,15 +1453,16 @@ typedef struct cdp__launch_place {
     /* NULL: the variable is taken away */
     const char *role, *run_id, *master_addr, *error_file, *timer_file, *job_key, *trust_network,
         *agent_store;
-    const char *threads; /* NULL: OMP_NUM_THREADS stays as it is */
-    /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
-    const char *elastic, *elastic_id, *elastic_job, *elastic_servers;
+    const char *threads;    /* NULL: OMP_NUM_THREADS stays as it is */
+    const char *elastic_id; /* of a rank that stays (cdp_elastic.h); NULL: taken away */
+    /* of the others of them; NULL: stays as it is, but where `elastic` is set it is taken away */
+    const char *elastic, *elastic_job, *elastic_servers;
 } cdp__launch_place;
 
 typedef enum cdp__launch_value {
     CDP__LAUNCH_NUMBER,
     CDP__LAUNCH_TEXT,
-    CDP__LAUNCH_MAYBE, /* a text; NULL: the variable stays as it is */
+    CDP__LAUNCH_MAYBE, /* a text of ranks that stay; NULL: see cdp__launch_place */
     CDP__LAUNCH_HINT   /* the same, and it may be set by the user */
 } cdp__launch_value;
 
@@ -1496,7 +1497,7 @@ CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
         CDP__ROW("CDP_JOB_KEY", TEXT, job_key),
         CDP__ROW("CDP_TRUST_NETWORK", TEXT, trust_network),
         CDP__ROW("CDP_ELASTIC", MAYBE, elastic),
-        CDP__ROW("CDP_ELASTIC_ID", MAYBE, elastic_id),
+        CDP__ROW("CDP_ELASTIC_ID", TEXT, elastic_id),
         CDP__ROW("CDP_ELASTIC_JOB", MAYBE, elastic_job),
         CDP__ROW("CDP_ELASTIC_SERVERS", MAYBE, elastic_servers),
         CDP__ROW("OMP_NUM_THREADS", HINT, threads),
@@ -1540,7 +1541,8 @@ CDP__PRIVATE void cdp__launch_variables(const cdp__launch_place *p,
             cdp__format(text, sizeof text, "%u", *(const uint32_t *)at);
         else
             value = *(const char *const *)at;
-        if (value || v->kind == CDP__LAUNCH_TEXT) put(user, v->name, value);
+        if (value || v->kind == CDP__LAUNCH_TEXT || (v->kind == CDP__LAUNCH_MAYBE && p->elastic))
+            put(user, v->name, value);
     }
 }
 
@@ -1872,6 +1874,15 @@ CDP__PRIVATE bool cdp__launch_pump(cdp__launch_stream *s) {
 
 /* Why a worker was killed, for its label. */
 #define CDP__TIMER_SAYS "the time of the timer '%s' is over"
+
+/* Puts the timer for which a worker was killed before what that has left in its error file. */
+CDP__PRIVATE void cdp__timer_before(char *message, uint64_t room, const char *expired) {
+    char left[512];
+    if (!expired[0]) return;
+    cdp__format(left, sizeof left, "%s", message);
+    cdp__format(message, room, CDP__TIMER_SAYS "%s%s", expired,
+        left[0] ? "; its error file says: " : "", left);
+}
 
 typedef struct cdp__timers {
     const cdp_os *os;
@@ -2359,6 +2370,21 @@ CDP__PRIVATE bool cdp__agent_unread(cdp_agent *a) {
     return now < a->reader_ns;
 }
 
+/* A log that cannot be written is given up, with one sentence; its worker goes on. */
+CDP__PRIVATE void cdp__agent_tell_log(cdp_agent *a, uint32_t i, int which) {
+    cdp__launch_stream *const s = a->workers[i].out[which];
+    cdp__launch_sink *const to = a->console.to[1];
+    char text[160];
+    if (!s->log_err) return;
+    cdp__launch_source(to, NULL);
+    cdp__launch_put(to, text,
+        cdp__format(text, sizeof text,
+            "cdp_agent: the log %s of rank %u cannot be written (errno %d), and ends here; the job "
+            "goes on\n",
+            which ? "stderr.log" : "stdout.log", cdp__agent_rank(a, i), (int)-s->log_err));
+    s->log_err = 0;
+}
+
 /* All that is there now; a worker's children may write for ever, so at most `reads` pieces. Where
    the console is behind, the worker waits for it, too, when its pipe is full. */
 CDP__PRIVATE void cdp__agent_carry(cdp_agent *a, uint32_t i, uint32_t reads) {
@@ -2369,6 +2395,7 @@ CDP__PRIVATE void cdp__agent_carry(cdp_agent *a, uint32_t i, uint32_t reads) {
         uint32_t n = 0;
         while (n < reads && !cdp__launch_sink_full(s->to) && cdp__launch_pump(s))
             ++n;
+        cdp__agent_tell_log(a, i, which);
         w->stuck[which] = s->fd >= 0 && cdp__launch_sink_full(s->to);
         cdp__launch_show_progress(s, cdp__agent_now(a));
     }
@@ -2458,11 +2485,10 @@ CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
     }
 }
 
-/* What a worker wrote to its error file, or why it was killed. */
+/* Why a worker was killed, and what it wrote to its error file. */
 CDP__PRIVATE const char *cdp__agent_message(const cdp_agent *a, cdp__agent_worker *w) {
     cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
-    if (!w->message[0] && w->expired[0])
-        cdp__format(w->message, sizeof w->message, CDP__TIMER_SAYS, w->expired);
+    cdp__timer_before(w->message, sizeof w->message, w->expired);
     return w->message;
 }
 

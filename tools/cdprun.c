@@ -157,12 +157,8 @@ static void options_check_dynamic(const options *o) {
 
 /* The list of devices that the ranks of --virtual-local-rank share, one each. */
 static void options_devices(options *o) {
-    static const char name[] = "CUDA_VISIBLE_DEVICES=";
-    const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    if (!o->virtual_rank) return;
-    for (int i = 0; i < o->env_count; ++i)
-        if (strncmp(o->env[i], name, sizeof name - 1) == 0) list = o->env[i] + sizeof name - 1;
-    if (list == NULL) return;
+    const char *const list = options_visible(o);
+    if (!o->virtual_rank || list == NULL) return;
     if (devices_in(list) < o->n)
         usage_error("--virtual-local-rank: CUDA_VISIBLE_DEVICES names %d devices, but there are %d "
                     "ranks here",
@@ -442,6 +438,7 @@ static options options_parse(int argc, char **argv) {
     if (o.env == NULL || words == NULL) usage_error("out of memory");
     options_from_env(&o);
     o.command = options_words(&o, argv + 1);
+    options_gpus(&o);
     if (getenv("TORCHELASTIC_ERROR_FILE") != NULL)
         o.outer_error_file = strdup(getenv("TORCHELASTIC_ERROR_FILE"));
     if (o.standalone && !o.serve) o.endpoint = NULL;
@@ -1188,8 +1185,7 @@ static void failure_text(const job *j, int local, char *text, size_t size) {
     end_text(end, sizeof end, r);
     if (j->opts->nnodes > 1) snprintf(node, sizeof node, " on node %d", j->opts->node_rank);
     cdp__launch_member(cdp_os_default(), error_path(j, local), "message", message, sizeof message);
-    if (message[0] == '\0' && r->expired[0] != '\0')
-        snprintf(message, sizeof message, CDP__TIMER_SAYS, r->expired);
+    cdp__timer_before(message, sizeof message, r->expired);
     snprintf(text, size, "rank %d%s, %s after %.2f s%s%s", global_rank(j, local), node, end,
         lasted(j, r), message[0] != '\0' ? ": " : "", message);
 }

@@ -94,6 +94,7 @@ typedef struct options {
     int bind;                /* --bind: BIND_...                            */
     int cores;               /* --cores-per-rank, or what that is without it */
     char threads[12];        /* OMP_NUM_THREADS where it is not set; "": as it is */
+    char per_gpu[40];        /* the option that said "gpu", or "": its ranks are counted later */
     const char *devices;     /* CUDA_VISIBLE_DEVICES of the ranks; NULL: it is not set */
     const char *shown_ranks; /* --local-ranks-filter; NULL: all             */
     unsigned char *shown;    /* per local rank: its output goes to the console */
@@ -146,16 +147,28 @@ static int devices_in(const char *list) {
     return count;
 }
 
+/* The devices that the ranks find in CUDA_VISIBLE_DEVICES; NULL: all. */
+static const char *options_visible(const options *o) {
+    static const char name[] = "CUDA_VISIBLE_DEVICES=";
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    for (int i = 0; i < o->env_count; ++i)
+        if (strncmp(o->env[i], name, sizeof name - 1) == 0) list = o->env[i] + sizeof name - 1;
+    return list;
+}
+
+/* -n gpu, when all of --env is known. */
+static void options_gpus(options *o) {
+    const char *const visible = options_visible(o);
+    if (o->per_gpu[0] == '\0') return;
+    const int gpus = visible != NULL ? devices_in(visible) : gpu_files();
+    if (gpus < 1)
+        usage_error("%s gpu: %s; give a number", o->per_gpu,
+            visible != NULL ? "CUDA_VISIBLE_DEVICES names none"
+                            : "there is no GPU of NVIDIA (/dev/nvidia0, ...)");
+    o->n = gpus > MAX_RANKS ? MAX_RANKS : gpus;
+}
+
 static int processes_option(const char *name, const char *text) {
-    if (strcmp(text, "gpu") == 0) {
-        const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        const int gpus = visible != NULL ? devices_in(visible) : gpu_files();
-        if (gpus < 1)
-            usage_error("%s gpu: %s; give a number", name,
-                visible != NULL ? "CUDA_VISIBLE_DEVICES names none"
-                                : "there is no GPU of NVIDIA (/dev/nvidia0, ...)");
-        return gpus > MAX_RANKS ? MAX_RANKS : gpus;
-    }
     if (strcmp(text, "auto") != 0 && strcmp(text, "cpu") != 0)
         return number_option(name, text, 1, MAX_RANKS);
     const long processors = processor_count();
@@ -362,7 +375,9 @@ static void set_color(const setting *s) {
     *(int *)s->at = color_option(s->value);
 }
 static void set_processes(const setting *s) {
-    s->o->n = processes_option(s->name, s->value);
+    const bool gpu = strcmp(s->value, "gpu") == 0;
+    snprintf(s->o->per_gpu, sizeof s->o->per_gpu, "%s", gpu ? s->name : "");
+    s->o->n = gpu ? 0 : processes_option(s->name, s->value);
 }
 static void set_env(const setting *s) {
     s->o->env[s->o->env_count++] = env_option(s->value);

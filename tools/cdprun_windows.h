@@ -71,6 +71,7 @@ static options options_read(int argc, char **argv) {
     if (!o.env) usage_error("out of memory");
     options_from_env(&o);
     o.command = options_words(&o, argv + 1);
+    options_gpus(&o);
     options_check_command(&o);
     return o;
 }

@@ -45,11 +45,10 @@ CDP__PRIVATE void cdp__agent_first_by_time(cdp_agent *a) {
     }
 }
 
-/* What a worker wrote to its error file, or why it was killed. */
+/* Why a worker was killed, and what it wrote to its error file. */
 CDP__PRIVATE const char *cdp__agent_message(const cdp_agent *a, cdp__agent_worker *w) {
     cdp__launch_member(a->os, w->error_file, "message", w->message, sizeof w->message);
-    if (!w->message[0] && w->expired[0])
-        cdp__format(w->message, sizeof w->message, CDP__TIMER_SAYS, w->expired);
+    cdp__timer_before(w->message, sizeof w->message, w->expired);
     return w->message;
 }
 

@@ -38,6 +38,21 @@ CDP__PRIVATE bool cdp__agent_unread(cdp_agent *a) {
     return now < a->reader_ns;
 }
 
+/* A log that cannot be written is given up, with one sentence; its worker goes on. */
+CDP__PRIVATE void cdp__agent_tell_log(cdp_agent *a, uint32_t i, int which) {
+    cdp__launch_stream *const s = a->workers[i].out[which];
+    cdp__launch_sink *const to = a->console.to[1];
+    char text[160];
+    if (!s->log_err) return;
+    cdp__launch_source(to, NULL);
+    cdp__launch_put(to, text,
+        cdp__format(text, sizeof text,
+            "cdp_agent: the log %s of rank %u cannot be written (errno %d), and ends here; the job "
+            "goes on\n",
+            which ? "stderr.log" : "stdout.log", cdp__agent_rank(a, i), (int)-s->log_err));
+    s->log_err = 0;
+}
+
 /* All that is there now; a worker's children may write for ever, so at most `reads` pieces. Where
    the console is behind, the worker waits for it, too, when its pipe is full. */
 CDP__PRIVATE void cdp__agent_carry(cdp_agent *a, uint32_t i, uint32_t reads) {
@@ -48,6 +63,7 @@ CDP__PRIVATE void cdp__agent_carry(cdp_agent *a, uint32_t i, uint32_t reads) {
         uint32_t n = 0;
         while (n < reads && !cdp__launch_sink_full(s->to) && cdp__launch_pump(s))
             ++n;
+        cdp__agent_tell_log(a, i, which);
         w->stuck[which] = s->fd >= 0 && cdp__launch_sink_full(s->to);
         cdp__launch_show_progress(s, cdp__agent_now(a));
     }

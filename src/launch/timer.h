@@ -26,6 +26,15 @@
 /* Why a worker was killed, for its label. */
 #define CDP__TIMER_SAYS "the time of the timer '%s' is over"
 
+/* Puts the timer for which a worker was killed before what that has left in its error file. */
+CDP__PRIVATE void cdp__timer_before(char *message, uint64_t room, const char *expired) {
+    char left[512];
+    if (!expired[0]) return;
+    cdp__format(left, sizeof left, "%s", message);
+    cdp__format(message, room, CDP__TIMER_SAYS "%s%s", expired,
+        left[0] ? "; its error file says: " : "", left);
+}
+
 typedef struct cdp__timers {
     const cdp_os *os;
     int32_t fd;

@@ -21,15 +21,16 @@ typedef struct cdp__launch_place {
     /* NULL: the variable is taken away */
     const char *role, *run_id, *master_addr, *error_file, *timer_file, *job_key, *trust_network,
         *agent_store;
-    const char *threads; /* NULL: OMP_NUM_THREADS stays as it is */
-    /* of ranks that stay (cdp_elastic.h); NULL: stays as it is */
-    const char *elastic, *elastic_id, *elastic_job, *elastic_servers;
+    const char *threads;    /* NULL: OMP_NUM_THREADS stays as it is */
+    const char *elastic_id; /* of a rank that stays (cdp_elastic.h); NULL: taken away */
+    /* of the others of them; NULL: stays as it is, but where `elastic` is set it is taken away */
+    const char *elastic, *elastic_job, *elastic_servers;
 } cdp__launch_place;
 
 typedef enum cdp__launch_value {
     CDP__LAUNCH_NUMBER,
     CDP__LAUNCH_TEXT,
-    CDP__LAUNCH_MAYBE, /* a text; NULL: the variable stays as it is */
+    CDP__LAUNCH_MAYBE, /* a text of ranks that stay; NULL: see cdp__launch_place */
     CDP__LAUNCH_HINT   /* the same, and it may be set by the user */
 } cdp__launch_value;
 
@@ -64,7 +65,7 @@ CDP__PRIVATE const cdp__launch_variable *cdp__launch_variable_at(uint32_t i) {
         CDP__ROW("CDP_JOB_KEY", TEXT, job_key),
         CDP__ROW("CDP_TRUST_NETWORK", TEXT, trust_network),
         CDP__ROW("CDP_ELASTIC", MAYBE, elastic),
-        CDP__ROW("CDP_ELASTIC_ID", MAYBE, elastic_id),
+        CDP__ROW("CDP_ELASTIC_ID", TEXT, elastic_id),
         CDP__ROW("CDP_ELASTIC_JOB", MAYBE, elastic_job),
         CDP__ROW("CDP_ELASTIC_SERVERS", MAYBE, elastic_servers),
         CDP__ROW("OMP_NUM_THREADS", HINT, threads),
@@ -108,7 +109,8 @@ CDP__PRIVATE void cdp__launch_variables(const cdp__launch_place *p,
             cdp__format(text, sizeof text, "%u", *(const uint32_t *)at);
         else
             value = *(const char *const *)at;
-        if (value || v->kind == CDP__LAUNCH_TEXT) put(user, v->name, value);
+        if (value || v->kind == CDP__LAUNCH_TEXT || (v->kind == CDP__LAUNCH_MAYBE && p->elastic))
+            put(user, v->name, value);
     }
 }
 

@@ -455,6 +455,9 @@ has bad-interpreter-hint err "interpreter"
 
 check spelled-nproc "$("$C" --nproc-per-node 2 sh -c 'echo $WORLD_SIZE' | sort)$("$C" --nproc_per_node=1 sh -c 'echo $WORLD_SIZE')$("$C" --nproc-per-node=auto sh -c 'echo $WORLD_SIZE' | wc -l)" "[0] 2
 [1] 2[0] 1$(getconf _NPROCESSORS_ONLN)"
+outer="CDP_ELASTIC_ID=00112233445566778899aabbccddeeff CDP_ELASTIC_SERVERS=h:1,h:2,h:3 CDP_ELASTIC_JOB=outer"
+check nested-stay "$(env $outer "$C" -n 1 --standalone --stay sh -c 'echo ${CDP_ELASTIC_SERVERS-none}; [ $CDP_ELASTIC_ID = 00112233445566778899aabbccddeeff ] && echo taken; [ "$CDP_ELASTIC_JOB" = outer ] && echo taken; true')" "[0] none"
+check nested-plain "$(env $outer "$C" -n 1 sh -c 'echo ${CDP_ELASTIC_ID-none}')" "[0] none"
 check spelled-stay "$("$C" -n 1 --standalone --stay --rdzv-endpoint h:1 sh -c 'echo $CDP_ELASTIC $MASTER_ADDR')" "[0] 1:1 127.0.0.1"
 check spelled-rest "$("$C" --standalone --nnodes=1:1 --nproc_per_node 1 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 --rdzv_id job.7 --max_restarts=3 --no_python --monitor-interval 1 --role=trainer --master_addr 127.0.0.2 sh -c 'echo $MASTER_ADDR $ROLE_NAME $TORCHELASTIC_RUN_ID $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS')" "[0] 127.0.0.2 trainer job.7 0/3"
 check key-made "$("$C" -n 2 --no-prefix sh -c 'echo $CDP_JOB_KEY' | sort -u | grep -cE '^[0-9a-f]{64}$')" 1
@@ -493,6 +496,8 @@ check filter "$("$C" -n 3 --local-ranks-filter 0,2 sh -c 'echo $RANK' | sort)" "
 [2] 2"
 check gpus "$(CUDA_VISIBLE_DEVICES=3,GPU-12ab,-1,0 "$C" -n gpu sh -c 'echo $LOCAL_RANK' | sort)" "[0] 0
 [1] 1"
+check gpus-env "$(CUDA_VISIBLE_DEVICES=0,1,2,3 "$C" -n gpu --env CUDA_VISIBLE_DEVICES=2,5 sh -c 'echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES' | sort)" "[0] 0 2,5
+[1] 1 2,5"
 gpus=$(ls -d /dev/nvidia[0-9]* 2> /dev/null | wc -l)
 check gpu-files "$(unset CUDA_VISIBLE_DEVICES; "$C" --nproc-per-node gpu echo x 2>&1 | grep -c -e ' x$' -e 'there is no GPU')" "$((gpus > 0 ? gpus : 1))"
 own='echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES ${0}'
@@ -647,6 +652,8 @@ has timer-report err "s: the time of the timer 'a step' is over; it wrote nothin
 "$C" -n 2 --grace 20 sh -c '[ $RANK = 0 ] && exit 3; sleep 2; printf "1 a step" > $CDP_TIMER_FILE; sleep 30' > out 2> err
 check timer-after-failure-code "$?" 3
 has timer-after-failure err "cdprun: rank 1 is killed: the time of the timer 'a step' is over"
+"$C" -n 1 --grace 0.1 sh -c 'printf "{\"message\": \"it is warm\"}" > $TORCHELASTIC_ERROR_FILE; printf "1 a step" > $CDP_TIMER_FILE; sleep 20' > out 2> err
+has timer-and-error-file err "the time of the timer 'a step' is over; its error file says: it is warm"
 check timer-later "$("$C" -n 1 sh -c 'printf "99999999999999999 a step" > $CDP_TIMER_FILE; sleep 1; echo well' 2>&1)" "[0] well"
 
 usage() {                                            # name, expected part of the message, arguments

@@ -6,6 +6,8 @@
 #ifndef _WIN32
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 extern char **environ;
@@ -222,6 +224,7 @@ static int gets_stuck(void *user) {
     cdp_timer_end("more 3");
     if (getenv("RANK")[0] == '0') return 0;
     first = getenv("TORCHELASTIC_RESTART_COUNT")[0] == '0';
+    if (first && cdp_error_record_from_env("it is warm here") != CDP_OK) return 7;
     if (cdp_timer_begin(first ? 0.01 : 60, "a forward pass") != CDP_OK) return 6;
     if (first) sleep(60);
     cdp_timer_end("a forward pass");
@@ -238,7 +241,8 @@ TEST(a_worker_that_is_stuck_is_ended) {
     T(strstr(cdp_last_error()->text, "the time of the timer 'a forward pass' is over") != NULL);
     e = &cdp_agent_result(a)->ends[0];
     T(e->rank == 1 && e->signal == 9 && !e->by_agent);
-    is_text("the time of the timer 'a forward pass' is over", e->message);
+    is_text("the time of the timer 'a forward pass' is over; its error file says: it is warm here",
+        e->message);
     cdp_agent_destroy(a);
     d.max_restarts = 1;
     T_EQ(CDP_OK, cdp_agent_start(&d, &a));
@@ -288,6 +292,49 @@ TEST(what_an_earlier_job_left_is_not_of_this_one) {
     T_EQ(4, cdp_agent_result(a)->ends[0].exit_code);
     is_text("", cdp_agent_result(a)->ends[0].message);
     cdp_agent_destroy(a);
+    folder_remove();
+}
+
+/* The disk of its log is full: here no file may have more than four bytes. */
+TEST(a_log_that_cannot_be_written_ends_nobody) {
+    cdp_launch_desc d = shell(SHELL("echo one; sleep 0.2; echo two; sleep 0.2; echo three"), 1);
+    cdp_agent *a;
+    char said[4096] = {0};
+    struct rlimit before, now;
+    int ends[2];
+    const int saved = dup(2);
+    d.tee = CDP_AGENT_STDOUT;
+    T_EQ(0, pipe(ends));
+    T_EQ(0, getrlimit(RLIMIT_FSIZE, &before));
+    now = before;
+    now.rlim_cur = 4;
+    signal(SIGXFSZ, SIG_IGN);
+    T(saved >= 0 && dup2(ends[1], 2) == 2);
+    T_EQ(0, setrlimit(RLIMIT_FSIZE, &now));
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    cdp_agent_destroy(a);
+    T_EQ(0, setrlimit(RLIMIT_FSIZE, &before));
+    T(dup2(saved, 2) == 2);
+    T(read(ends[0], said, sizeof said - 1) > 0);
+    const char *const line = strstr(said, "the log stdout.log of rank 0 cannot be written (errno ");
+    const char *const after = line ? strstr(line, "(errno ") : NULL;
+    T(after && !strstr(after, "cannot be written"));
+    close(saved);
+    close(ends[0]);
+    close(ends[1]);
+    folder_remove();
+}
+
+/* The launcher runs inside a rank that stays, and its ranks are others. */
+TEST(workers_do_not_have_the_identity_of_a_rank_around_their_launcher) {
+    cdp_launch_desc d = shell(SHELL("[ -z \"$CDP_ELASTIC_ID\" ]"), 1);
+    cdp_agent *a;
+    setenv("CDP_ELASTIC_ID", "00112233445566778899aabbccddeeff", 1);
+    T_EQ(CDP_OK, cdp_agent_start(&d, &a));
+    T_EQ(CDP_OK, cdp_agent_wait(a, 0));
+    cdp_agent_destroy(a);
+    unsetenv("CDP_ELASTIC_ID");
     folder_remove();
 }
 
@@ -892,6 +939,9 @@ int main(int argc, char **argv) {
             20},
         {"a_log_that_is_cut_meanwhile_has_fewer_last_lines",
             a_log_that_is_cut_meanwhile_has_fewer_last_lines, 20},
+        {"a_log_that_cannot_be_written_ends_nobody", a_log_that_cannot_be_written_ends_nobody, 30},
+        {"workers_do_not_have_the_identity_of_a_rank_around_their_launcher",
+            workers_do_not_have_the_identity_of_a_rank_around_their_launcher, 30},
         {"a_forked_process_does_not_hold_the_timers", a_forked_process_does_not_hold_the_timers,
             20},
         {"all_workers_start_again", all_workers_start_again, 20},
