@@ -381,10 +381,15 @@ CDP_API uint64_t cdp_layout_draw(
 /* ---- >>dtensor/plan_api: moves a tensor from one layout to another --------------------------- */
 
 typedef enum cdp_plan_kind {
-    CDP_PLAN_BEST = 0, /* the lowest predicted time of DIRECT and BY_DIM; equal: DIRECT */
-    CDP_PLAN_DIRECT,   /* the fewest bytes: reduce at owners, then one exchange */
-    CDP_PLAN_BY_DIM,   /* a step per mesh dimension; equal neighbouring steps are merged */
-    CDP_PLAN_TORCH     /* the steps that PyTorch's greedy planner makes, for comparison */
+    /* the lowest predicted time of DIRECT and BY_DIM, equal: DIRECT; COLLECTIVES, where that is
+       predicted to take less than four fifths of it */
+    CDP_PLAN_BEST = 0,
+    CDP_PLAN_DIRECT, /* the fewest bytes: reduce at owners, then one exchange */
+    CDP_PLAN_BY_DIM, /* a step per mesh dimension; equal neighbouring steps are merged */
+    CDP_PLAN_TORCH,  /* the steps that PyTorch's greedy planner makes, for comparison */
+    /* sums as collectives of mesh dimensions, then the moves that are left; without a sum, or
+       between two meshes: DIRECT */
+    CDP_PLAN_COLLECTIVES
 } cdp_plan_kind;
 
 typedef struct cdp_plan cdp_plan;
@@ -421,6 +426,9 @@ typedef struct cdp_plan_info {
     /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the group of
        the mesh or of one of its dimensions. NONE: a run is messages. */
     cdp_coll_kind collective;
+    /* of collectives by this rank, along dimensions of the mesh, where a run is several, or some
+       and messages; 0: it is messages, or the one of `collective` */
+    uint32_t calls;
 } cdp_plan_info;
 
 /* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
@@ -429,9 +437,15 @@ typedef struct cdp_plan_info {
    A plan that is one collective runs as that one: from PARTIAL to replicated or to equal pieces,
    contiguous in what was summed, and from such pieces to replicated; of all dimensions of the mesh,
    or of one, in its group. Along one dimension, a sum over three or more ranks that another
-   dimension replicates is none: there messages take fewer bytes. A plan that is none sends up to
-   one message to each rank in each step: compare `messages` and `predicted_us` of kinds, and of
-   plans for one dimension after the other, before running it on thousands of ranks.
+   dimension replicates is none: there messages take fewer bytes.
+   Other sums can be several collectives (COLLECTIVES; see `calls`), each in the group of one
+   dimension: each replica sums a slice, and gathers the others. The sum then lies as the source
+   did, and moves from there to the target by collectives or messages. Sums that end where they
+   begin, such as P,R to R,R, take the least bytes, and their time grows with the logarithm of the
+   ranks. Messages remain in the move; and in sums of which a rank needs only a piece, such as P,R
+   to S0,R, because whole sums would take more bytes: then up to one to each rank of a dimension.
+   A plan without a sum that is no collective sends up to one message to each rank in each step:
+   compare `messages` and `predicted_us` of kinds before running it on thousands of ranks.
    Replicas and runs get equal bits then, too, but the order of operands, and the dtype in which
    means are computed, are those of cdp_allreduce() and cdp_reduce_scatter(); see
    cdp_group_desc.reproducible.
@@ -451,7 +465,8 @@ CDP_API void cdp_plan_destroy(cdp_plan *plan);
    paper; still running), MISMATCH (ranks run different plans; the text names the first difference;
    the group stays usable if it was the first run of all of them, and so do the groups of dimensions
    if the meshes are the same; where a plan was compared before, the text names the ranks and what
-   they call), or the group's failure. A plan that is a collective of one dimension meets the ranks
+   they call), or the group's failure. Where a run is several calls, a failure of one breaks the
+   groups of all of them. A plan that is a collective of one dimension meets the ranks
    of that row alone: what other rows do is compared with the next first run. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
 
@@ -2476,6 +2491,145 @@ CDP__DT uint32_t cdp__dt_single_rounds(uint32_t nodes) {
     return rounds;
 }
 
+/* ---- >>dtensor/sums: sums that are several collectives, along dimensions of the mesh (pure) -- */
+
+/* Knows: two sides that differ only where the source is PARTIAL. Promises: every element is summed
+   once; the same calls, in the same order, on all ranks of a row. */
+
+/* A sum over some dimensions, of a tensor that others replicate. Each replica sums a slice, and
+   gathers the others. */
+typedef struct cdp__dt_sum {
+    uint32_t terms, copies; /* bits of dimensions of the mesh; terms 0: this is no such sum */
+    bool whole;             /* all dimensions are terms: one call of all ranks */
+} cdp__dt_sum;
+
+/* One call: `count` elements of the local array from `at` on, of which the ranks of an allgather or
+   reduce-scatter have a share each. */
+typedef struct cdp__dt_call {
+    cdp_coll_kind kind;
+    uint32_t by; /* dimension of the mesh; CDP__DT_NONE: all ranks */
+    uint32_t nodes, index;
+    uint64_t at, count;
+} cdp__dt_call;
+
+#define CDP__DT_CALLS (2u * CDP_MESH_DIMS) /* at most, of one sum */
+
+typedef struct cdp__dt_calls {
+    cdp__dt_call call[CDP__DT_CALLS];
+    uint32_t count;
+} cdp__dt_calls;
+
+/* The elements of share `index`; *start: those before it. */
+CDP__DT uint64_t cdp__dt_share(uint64_t n, uint32_t nodes, uint32_t index, uint64_t *start) {
+    const uint64_t each = n / nodes, more = n % nodes;
+    *start = each * index + cdp__min(index, more);
+    return each + (index < more);
+}
+
+/* The elements that a node receives in a call. */
+CDP__DT uint64_t cdp__dt_call_recv(const cdp__dt_call *c) {
+    uint64_t start;
+    const uint64_t own = cdp__dt_share(c->count, c->nodes, c->index, &start);
+    const uint64_t terms = cdp__dt_times_most(c->nodes - 1ull, own);
+    switch (c->kind) {
+    case CDP_COLL_ALLREDUCE: return cdp__dt_plus_most(terms, c->count - own);
+    case CDP_COLL_REDUCE_SCATTER: return terms;
+    default: return c->count - own; /* of an allgather */
+    }
+}
+
+CDP__DT void cdp__dt_call_add(cdp__dt_calls *out, cdp_coll_kind kind, const cdp__dt_side *side,
+    uint32_t by, uint32_t node, uint64_t at, uint64_t count) {
+    const bool all = by == CDP__DT_NONE;
+    if (!count) return;
+    cdp__dt_call *c = &out->call[out->count++];
+    c->kind = kind;
+    c->by = by;
+    c->nodes = all ? side->count : side->size[by];
+    c->index = all ? node : cdp__dt_digit(side, node, by);
+    c->at = at;
+    c->count = count;
+}
+
+/* The last of these dimensions. */
+CDP__DT uint32_t cdp__dt_last_dim(uint32_t bits) {
+    uint32_t by = CDP_MESH_DIMS - 1;
+    while (by && !(bits >> by & 1))
+        --by;
+    return by;
+}
+
+/* The calls of a node that has n elements: replicas take slices; all but the last dimension of
+   terms scatter, that one reduces; then all are gathered in the reverse order. */
+CDP__DT cdp__dt_calls cdp__dt_sum_calls(
+    const cdp__dt_side *side, const cdp__dt_sum *s, uint32_t node, uint64_t n) {
+    const uint32_t last = s->whole ? CDP__DT_NONE : cdp__dt_last_dim(s->terms);
+    uint32_t outer[CDP_MESH_DIMS], levels = 0;
+    uint64_t at[CDP_MESH_DIMS + 1] = {0}, count[CDP_MESH_DIMS + 1], start;
+    cdp__dt_calls out;
+    memset(&out, 0, sizeof out);
+    count[0] = n;
+    for (uint32_t turn = 0; turn < 2 && !s->whole; ++turn)
+        for (uint32_t by = 0; by < side->dims; ++by) {
+            const uint32_t bits = turn ? s->terms : s->copies;
+            if (!(bits >> by & 1) || (turn && by == last)) continue;
+            if (turn)
+                cdp__dt_call_add(
+                    &out, CDP_COLL_REDUCE_SCATTER, side, by, node, at[levels], count[levels]);
+            outer[levels] = by;
+            count[levels + 1] =
+                cdp__dt_share(count[levels], side->size[by], cdp__dt_digit(side, node, by), &start);
+            at[levels + 1] = at[levels] + start;
+            ++levels;
+        }
+    cdp__dt_call_add(&out, CDP_COLL_ALLREDUCE, side, last, node, at[levels], count[levels]);
+    while (levels-- > 0)
+        cdp__dt_call_add(
+            &out, CDP_COLL_ALLGATHER, side, outer[levels], node, at[levels], count[levels]);
+    return out;
+}
+
+/* What all nodes receive; in *most, the most elements that one has. */
+CDP__DT cdp__dt_cost cdp__dt_sum_cost(
+    const cdp__dt_side *side, const cdp__dt_sum *s, uint64_t *most) {
+    cdp__dt_cost cost = {0, 0};
+    *most = 0;
+    for (uint32_t node = 0; node < side->count; ++node) {
+        const cdp__dt_region r = cdp__dt_region_of(side, node);
+        const uint64_t n = cdp__dt_volume(&r, side->ndim);
+        const cdp__dt_calls calls = cdp__dt_sum_calls(side, s, node, n);
+        uint64_t got = 0;
+        for (uint32_t k = 0; k < calls.count; ++k)
+            got = cdp__dt_plus_most(got, cdp__dt_call_recv(&calls.call[k]));
+        cost.total = cdp__dt_plus_most(cost.total, got);
+        cost.busiest = cdp__max(cost.busiest, got);
+        *most = cdp__max(*most, n);
+    }
+    return cost;
+}
+
+/* Finds out whether a stage is such a sum. `usable`: bits of the dimensions that have a group. */
+CDP__DT cdp__dt_sum cdp__dt_sum_find(const cdp__dt_pair *p, uint32_t usable) {
+    cdp__dt_sum s = {0, 0, false}, none = {0, 0, false};
+    uint32_t cuts = 0;
+    if (!p->product || p->from.count != p->nodes) return none;
+    for (uint32_t by = 0; by < p->from.dims; ++by) {
+        const cdp__dt_role from = p->from.role[by], to = p->to.role[by];
+        if (p->from.size[by] == 1) continue;
+        if (from != to && (from != CDP__DT_TERM || to != CDP__DT_SAME)) return none;
+        if (from == CDP__DT_CUTS) cuts |= 1u << by;
+        if (from == CDP__DT_SAME) s.copies |= 1u << by;
+        if (from == CDP__DT_TERM) s.terms |= 1u << by;
+    }
+    for (uint32_t node = 0; cuts && node < p->nodes; ++node) {
+        const cdp__dt_region a = cdp__dt_region_of(&p->from, node);
+        const cdp__dt_region b = cdp__dt_region_of(&p->to, node);
+        if (memcmp(&a, &b, sizeof a) != 0) return none;
+    }
+    s.whole = !cuts && !s.copies;
+    return s.whole || !((s.terms | s.copies) & ~usable) ? s : none;
+}
+
 /* ---- >>dtensor/torch: PyTorch's steps (pure) ------------------------------------------------- */
 
 /* Knows: layouts. Promises: the sequence of layouts that PyTorch's greedy planner uses, one mesh
@@ -3703,6 +3857,8 @@ typedef struct cdp__dt_stage {
     uint32_t *maps; /* position of each node in either mesh, where these differ */
     cdp__dt_cost cost;
     cdp__dt_single single; /* the collective that the stage is */
+    cdp__dt_sum sum;       /* the collectives that it is, one after the other */
+    uint64_t sum_most;     /* elements, of one rank */
 } cdp__dt_stage;
 
 /* One phase of an asynchronous run: its messages in sequence, ordered by peer. */
@@ -3713,10 +3869,26 @@ typedef struct cdp__dt_wide {
     uint64_t out_bytes, in_bytes;
 } cdp__dt_wide;
 
+/* The most phases, or steps, of a plan. */
+#define CDP__DT_TURNS (4u * CDP__DT_STEPS)
+
 typedef struct cdp__dt_turn {
     struct cdp__dt_turns *all;
     uint32_t phase;
 } cdp__dt_turn;
+
+/* A step of a plan that is several collectives, and messages between or after them. Offsets are
+   bytes. */
+typedef struct cdp__dt_act {
+    uint32_t phase; /* number of the phase; CDP__DT_NONE: the step is a call */
+    uint32_t by;    /* of the row that calls, a dimension of the mesh; CDP__DT_NONE: all ranks */
+    cdp_coll_kind kind;
+    cdp_reduce_op op;
+    cdp__dt_memory from, to;
+    uint64_t from_at, to_at;
+    uint64_t count, *counts; /* as in cdp_request */
+    uint32_t divisor;        /* of what the call has summed */
+} cdp__dt_act;
 
 /* State of callbacks of works. It outlives its plan if a callback is still to be called, with a
    failure, when the group is destroyed; `plan` is only used after a success. */
@@ -3724,7 +3896,7 @@ typedef struct cdp__dt_turns {
     cdp__dt_retired retirement; /* first member: frees this struct then */
     cdp_plan *plan;
     uint32_t pending; /* callbacks to come; if any, the plan is running */
-    cdp__dt_turn turn[2 * CDP__DT_STEPS];
+    cdp__dt_turn turn[CDP__DT_TURNS];
 } cdp__dt_turns;
 
 struct cdp_plan {
@@ -3739,6 +3911,9 @@ struct cdp_plan {
     cdp__dt_stage *stages;
     cdp__dt_phase *phases;
     uint32_t stage_count, phase_count;
+    bool calls;        /* its stages are collectives where they can be */
+    cdp__dt_act *acts; /* what a run does, in place of all phases; NULL: those */
+    uint32_t act_count;
     /* the collective that a run is, with the count of this rank; kind NONE: it runs the phases */
     cdp__dt_single single;
     cdp__dt_link *row; /* that runs it, if it is one along a dimension of the mesh; else NULL */
@@ -3765,6 +3940,10 @@ CDP__DT bool cdp__dt_link_usable(const cdp_mesh *m, uint32_t dim) {
 /* The ranks that a run communicates with, and their group. */
 CDP__DT cdp__dt_link *cdp__dt_run_link(const cdp_plan *p) {
     return p->row ? p->row : p->link;
+}
+
+CDP__DT cdp_group *cdp__dt_act_group(const cdp_plan *p, const cdp__dt_act *a) {
+    return a->by == CDP__DT_NONE ? p->group : p->mesh->link[a->by]->group;
 }
 
 CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {
@@ -4331,6 +4510,144 @@ CDP__DT cdp_status cdp__dt_stage_build(cdp_plan *p, uint32_t k, uint64_t *betwee
     return st;
 }
 
+/* ---- >>dtensor/acts: the steps of a plan that is several collectives ------------------------- */
+
+/* Knows: stages that are collectives, and phases of those that are not. Promises: tensors between
+   stages are in scratch memory; a step that is a call needs no other. */
+
+CDP__DT cdp_status cdp__dt_acts_build(cdp_plan *p) {
+    const uint64_t bytes = CDP__DT_TURNS * sizeof *p->acts;
+    p->acts = (cdp__dt_act *)cdp__dt_alloc(p->os, bytes);
+    return p->acts ? CDP_OK : cdp__dt_nomem("a plan", bytes);
+}
+
+CDP__DT void cdp__dt_acts_free(cdp_plan *p) {
+    for (uint32_t k = 0; k < p->act_count; ++k)
+        cdp__dt_free(p->os, p->acts[k].counts);
+    cdp__dt_free(p->os, p->acts);
+    p->acts = NULL;
+    p->act_count = 0;
+}
+
+/* Where the tensors of a stage are. */
+typedef struct cdp__dt_ends {
+    cdp__dt_memory from, to;
+    uint64_t from_at, to_at;
+} cdp__dt_ends;
+
+CDP__DT cdp__dt_act *cdp__dt_act_add(cdp_plan *p, uint32_t by, const cdp__dt_ends *e) {
+    cdp__dt_act *a = &p->acts[p->act_count++];
+    a->phase = CDP__DT_NONE;
+    a->by = by;
+    a->from = e->from;
+    a->from_at = e->from_at;
+    a->to = e->to;
+    a->to_at = e->to_at;
+    return a;
+}
+
+/* The counts of the ranks' shares, if they differ. */
+CDP__DT cdp_status cdp__dt_act_counts(cdp_plan *p, cdp__dt_act *a, const cdp__dt_call *c) {
+    uint64_t start;
+    if (c->count % c->nodes == 0) return CDP_OK;
+    a->counts = (uint64_t *)cdp__dt_alloc(p->os, c->nodes * sizeof *a->counts);
+    if (!a->counts) return cdp__dt_nomem("a plan", c->nodes * sizeof *a->counts);
+    for (uint32_t k = 0; k < c->nodes; ++k)
+        a->counts[k] = cdp__dt_share(c->count, c->nodes, k, &start);
+    return CDP_OK;
+}
+
+/* What a call adds to the figures of this rank. */
+CDP__DT void cdp__dt_act_tally(cdp_plan *p, const cdp__dt_call *c) {
+    const uint32_t others = c->nodes - 1;
+    const uint64_t got = cdp__dt_call_recv(c);
+    uint64_t start, sent = got;
+    const uint64_t own = cdp__dt_share(c->count, c->nodes, c->index, &start);
+    if (c->kind == CDP_COLL_REDUCE_SCATTER) sent = c->count - own;
+    if (c->kind == CDP_COLL_ALLGATHER) sent = cdp__dt_times_most(others, own);
+    p->info.recv_bytes = cdp__dt_plus_most(p->info.recv_bytes, cdp__dt_times_most(got, p->elem));
+    p->info.send_bytes = cdp__dt_plus_most(p->info.send_bytes, cdp__dt_times_most(sent, p->elem));
+    ++p->info.calls;
+    p->info.messages += c->kind == CDP_COLL_ALLREDUCE ? 2 * others : others;
+}
+
+/* One call of a sum. The first one that reduces reads the source; all others are in place. */
+CDP__DT cdp_status cdp__dt_sum_act(cdp_plan *p, const cdp__dt_stage *s, const cdp__dt_call *c,
+    const cdp__dt_ends *e, bool *first) {
+    const uint32_t divisor = (uint32_t)s->divisor;
+    uint64_t start;
+    cdp__dt_act *a = cdp__dt_act_add(p, c->by, e);
+    const uint64_t own = cdp__dt_share(c->count, c->nodes, c->index, &start);
+    const bool reduces = c->kind == CDP_COLL_ALLREDUCE || c->kind == CDP_COLL_REDUCE_SCATTER;
+    const bool scatters = c->kind == CDP_COLL_REDUCE_SCATTER;
+    const bool gathers = c->kind == CDP_COLL_ALLGATHER;
+    a->kind = c->kind;
+    a->op = s->op;
+    a->count = scatters || gathers ? own : c->count;
+    if (!reduces || !*first) a->from = a->to;
+    if (!reduces || !*first) a->from_at = a->to_at;
+    a->from_at += (c->at + (gathers ? start : 0)) * p->elem;
+    a->to_at += (c->at + (scatters ? start : 0)) * p->elem;
+    if (c->kind == CDP_COLL_ALLREDUCE && divisor > 1) {
+        if (divisor == c->nodes)
+            a->op = CDP_REDUCE_AVG;
+        else
+            a->divisor = divisor;
+    }
+    if (reduces) *first = false;
+    cdp__dt_act_tally(p, c);
+    return scatters || gathers ? cdp__dt_act_counts(p, a, c) : CDP_OK;
+}
+
+/* A stage that is one collective. */
+CDP__DT void cdp__dt_single_act(cdp_plan *p, const cdp__dt_stage *s, const cdp__dt_ends *e) {
+    const cdp__dt_single *one = &s->single;
+    cdp__dt_call c;
+    uint64_t count;
+    (void)cdp__dt_row_count(&s->pair, one, cdp__dt_single_first(one, p->node), &count);
+    if (!count) return;
+    cdp__dt_act *a = cdp__dt_act_add(p, one->by, e);
+    a->kind = one->kind;
+    a->op = s->op;
+    a->count = count;
+    c.kind = one->kind;
+    c.by = one->by;
+    c.nodes = one->nodes;
+    c.index = cdp__dt_single_index(one, p->node);
+    c.at = 0;
+    c.count = one->kind == CDP_COLL_ALLREDUCE ? count : count * one->nodes;
+    cdp__dt_act_tally(p, &c);
+}
+
+/* Adds what this rank does in stage number `k`. *between: where the tensor before it is. */
+CDP__DT cdp_status cdp__dt_stage_act(cdp_plan *p, uint32_t k, uint64_t *between) {
+    const cdp__dt_stage *s = &p->stages[k];
+    const bool last = k + 1 == p->stage_count;
+    cdp_status st = CDP_OK;
+    cdp__dt_region box;
+    bool first = true;
+    cdp__dt_ends e = {k ? CDP__DT_SCRATCH : CDP__DT_IN, last ? CDP__DT_OUT : CDP__DT_SCRATCH,
+        k ? *between : 0, 0};
+    if (!s->single.kind && !s->sum.terms) {
+        const uint32_t before = p->phase_count;
+        st = cdp__dt_stage_build(p, k, between);
+        for (uint32_t i = before; i < p->phase_count; ++i)
+            cdp__dt_act_add(p, CDP__DT_NONE, &e)->phase = i;
+        return st;
+    }
+    if (!last)
+        e.to_at = *between = cdp__dt_reserve(p, cdp__dt_held(&s->host_to, p->node, &box) * p->elem);
+    if (s->single.kind) {
+        cdp__dt_single_act(p, s, &e);
+        return CDP_OK;
+    }
+    const uint64_t n = cdp__dt_held(&s->pair.from, p->node, &box);
+    const cdp__dt_calls calls = cdp__dt_sum_calls(&s->pair.from, &s->sum, p->node, n);
+    for (uint32_t i = 0; st == CDP_OK && i < calls.count; ++i)
+        st = cdp__dt_sum_act(p, s, &calls.call[i], &e, &first);
+    return st;
+}
+
 /* ---- >>dtensor/planner: which stages a plan has ---------------------------------------------- */
 
 /* Knows: the cost of stages, and the moves of each, counted by kind. Promises: the fewest bytes, or
@@ -4362,35 +4679,83 @@ CDP__DT cdp__dt_tally cdp__dt_tally_most(const cdp__dt_pair *p) {
     return most;
 }
 
-/* Predicts the time of a collective: in each half of an allreduce, messages one by one, of which
-   each further one costs a quarter of the first, or fewer and larger ones in rounds. */
+/* The latency and the bytes per us of what goes from host to host, or of what does not. */
+typedef struct cdp__dt_pace {
+    double latency, rate;
+} cdp__dt_pace;
+
+CDP__DT cdp__dt_pace cdp__dt_pace_of(const cdp_net *net, bool distant) {
+    cdp__dt_pace pace = {net->latency_us, net->bytes_per_us};
+    if (!distant) return pace;
+    pace.latency = net->far_latency_us;
+    pace.rate = net->far_bytes_per_us;
+    return pace;
+}
+
+/* Predicts the time of a collective in which a rank receives `recv` elements, and reduces `terms`:
+   in each half of an allreduce, messages one by one, of which each further one costs a quarter of
+   the first, or fewer and larger ones in rounds. */
+CDP__DT double cdp__dt_collective_us(cdp_coll_kind kind, uint32_t nodes, uint64_t recv,
+    uint64_t terms, const cdp_net *net, cdp__dt_pace pace, uint64_t elem) {
+    const double one_by_one = 1 + 0.25 * (2.0 * (nodes - 1) - 1);
+    const double rounds = cdp__dt_single_rounds(nodes);
+    const bool halves = kind == CDP_COLL_ALLREDUCE;
+    double us = pace.latency * (halves ? 2 : 1) * (rounds < one_by_one ? rounds : one_by_one);
+    us += (double)recv * (double)elem / pace.rate;
+    return us + (double)terms * (double)elem / net->reduce_bytes_per_us;
+}
+
 CDP__DT double cdp__dt_single_us(
-    const cdp__dt_stage *s, const cdp_net *net, double latency, double rate, uint64_t elem) {
+    const cdp__dt_stage *s, const cdp_net *net, cdp__dt_pace pace, uint64_t elem) {
     const uint32_t others = s->single.nodes - 1;
     const bool halves = s->single.kind == CDP_COLL_ALLREDUCE;
-    const double one_by_one = 1 + 0.25 * (2.0 * others - 1);
-    const double rounds = cdp__dt_single_rounds(s->single.nodes);
     const uint64_t part = halves ? (s->single.count + others) / s->single.nodes : s->single.count;
-    double us = latency * (halves ? 2 : 1) * (rounds < one_by_one ? rounds : one_by_one);
-    us += (double)s->cost.busiest * (double)elem / rate;
-    if (s->single.kind != CDP_COLL_ALLGATHER)
-        us += (double)part * others * (double)elem / net->reduce_bytes_per_us;
-    return us;
+    return cdp__dt_collective_us(s->single.kind, s->single.nodes, s->cost.busiest,
+        s->single.kind == CDP_COLL_ALLGATHER ? 0 : part * others, net, pace, elem);
 }
 
 /* True: messages go from host to host. A row of nodes is within one if its block of numbers is. */
+CDP__DT bool cdp__dt_row_distant(const cdp__dt_pair *p, uint32_t nodes, uint32_t step) {
+    return p->host_nodes % ((uint64_t)nodes * step) != 0;
+}
+
 CDP__DT bool cdp__dt_stage_distant(const cdp__dt_stage *s) {
-    const uint64_t block = (uint64_t)s->single.nodes * s->single.step;
     if (!s->single.kind) return s->pair.host_nodes != 0;
-    return s->pair.host_nodes % block != 0;
+    return cdp__dt_row_distant(&s->pair, s->single.nodes, s->single.step);
+}
+
+/* Predicts the time of the calls of a sum of `most` elements. */
+CDP__DT double cdp__dt_sum_us(
+    const cdp__dt_pair *p, const cdp__dt_sum *s, uint64_t most, const cdp_net *net, uint64_t elem) {
+    const cdp__dt_calls calls = cdp__dt_sum_calls(&p->from, s, 0, most);
+    double us = 0;
+    for (uint32_t k = 0; k < calls.count; ++k) {
+        const cdp__dt_call *c = &calls.call[k];
+        const uint32_t step = c->by == CDP__DT_NONE ? 1 : p->from.stride[c->by];
+        const bool sums = c->kind == CDP_COLL_ALLREDUCE || c->kind == CDP_COLL_REDUCE_SCATTER;
+        const uint64_t part = (c->count + c->nodes - 1) / c->nodes;
+        us += cdp__dt_collective_us(c->kind, c->nodes, cdp__dt_call_recv(c),
+            sums ? cdp__dt_times_most(part, c->nodes - 1ull) : 0, net,
+            cdp__dt_pace_of(net, cdp__dt_row_distant(p, c->nodes, step)), elem);
+    }
+    return us;
+}
+
+/* Makes a stage the calls of a sum, if it is one. */
+CDP__DT void cdp__dt_stage_sum(cdp__dt_stage *s) {
+    uint32_t usable = 0;
+    for (uint32_t by = 0; by < s->from.mesh->desc.ndim; ++by)
+        if (cdp__dt_link_usable(s->from.mesh, by)) usable |= 1u << by;
+    if (!s->zero) s->sum = cdp__dt_sum_find(&s->pair, usable);
+    if (s->sum.terms) s->cost = cdp__dt_sum_cost(&s->pair.from, &s->sum, &s->sum_most);
 }
 
 /* Predicts the time of one stage. Each further message of a phase costs a quarter of the first. */
 CDP__DT double cdp__dt_stage_us(const cdp__dt_stage *s, const cdp_net *net, uint64_t elem) {
-    const bool distant = cdp__dt_stage_distant(s);
-    const double latency = distant ? net->far_latency_us : net->latency_us;
-    const double rate = distant ? net->far_bytes_per_us : net->bytes_per_us;
-    if (s->single.kind) return cdp__dt_single_us(s, net, latency, rate, elem);
+    const cdp__dt_pace pace = cdp__dt_pace_of(net, cdp__dt_stage_distant(s));
+    const double latency = pace.latency, rate = pace.rate;
+    if (s->single.kind) return cdp__dt_single_us(s, net, pace, elem);
+    if (s->sum.terms) return cdp__dt_sum_us(&s->pair, &s->sum, s->sum_most, net, elem);
     const cdp__dt_tally t = cdp__dt_tally_most(&s->pair);
     const uint64_t adds = t.elements[CDP__DT_TERM_RECV] * elem;
     const uint64_t moved = (s->cost.busiest + t.elements[CDP__DT_LOCAL]) * elem;
@@ -4424,17 +4789,22 @@ CDP__DT uint32_t cdp__dt_merged(cdp_layout steps[CDP__DT_STEPS], uint32_t n) {
     return kept;
 }
 
+CDP__DT void cdp__dt_stages_drop(const cdp_os *os, cdp__dt_stage *stages, uint32_t count) {
+    for (uint32_t k = 0; k < count; ++k)
+        cdp__dt_free(os, stages[k].maps);
+    cdp__dt_free(os, stages);
+}
+
 CDP__DT void cdp__dt_stages_free(cdp_plan *p) {
-    for (uint32_t k = 0; k < p->stage_count; ++k)
-        cdp__dt_free(p->os, p->stages[k].maps);
-    cdp__dt_free(p->os, p->stages);
+    cdp__dt_stages_drop(p->os, p->stages, p->stage_count);
     p->stages = NULL;
     p->stage_count = 0;
 }
 
-/* Makes stages through the layouts steps[0..n-1], and predicts their time. */
+/* Makes stages through the layouts steps[0..n-1], and predicts their time. `calls`: those that are
+   collectives run as such; else only a stage that is alone. */
 CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t n,
-    uint32_t from_only, uint32_t to_only, double *us) {
+    uint32_t from_only, uint32_t to_only, bool calls, double *us) {
     const cdp_net net = cdp__dt_net_of(&p->desc.net);
     cdp_status st = CDP_OK;
     cdp__dt_stages_free(p);
@@ -4444,8 +4814,113 @@ CDP__DT cdp_status cdp__dt_stages(cdp_plan *p, const cdp_layout *steps, uint32_t
     for (uint32_t k = 0; st == CDP_OK && k + 1 < n; ++k) {
         st = cdp__dt_stage_make(&p->stages[k], p->os, &steps[k], &steps[k + 1], from_only, to_only);
         ++p->stage_count;
-        if (st == CDP_OK && n == 2) cdp__dt_stage_single(&p->stages[k]);
+        if (st == CDP_OK && (n == 2 || calls)) cdp__dt_stage_single(&p->stages[k]);
+        if (st == CDP_OK && calls && !p->stages[k].single.kind) cdp__dt_stage_sum(&p->stages[k]);
         if (st == CDP_OK) *us += cdp__dt_stage_us(&p->stages[k], &net, p->elem);
+    }
+    return st;
+}
+
+/* True: mesh dimension `by` may scatter a sum as the target is cut there, and what follows is a
+   layout. Pieces of a cut of its own are those of the whole tensor. */
+CDP__DT bool cdp__dt_scatters(const cdp_layout *now, const cdp_layout *to, uint32_t by) {
+    if (to->place[by].kind != CDP_PLACE_SHARD) return false;
+    for (uint32_t d = 0; d < now->mesh->desc.ndim; ++d)
+        if (now->place[d].kind == CDP_PLACE_SHARD && cdp__dt_dim(now, d) == cdp__dt_dim(to, by)
+            && (now->place[d].cut || to->place[by].cut))
+            return false;
+    return true;
+}
+
+/* The layouts of a plan of collectives: sums that a reduce-scatter along one dimension makes, then
+   the others, which end where they began; 1: there is no sum. What is left are moves. Of several
+   dimensions of which one has means, only one sum is divided, and so all are one. */
+CDP__DT cdp_status cdp__dt_sum_steps(const cdp_plan *p, const cdp_layout *from,
+    const cdp_layout *to, cdp_layout steps[CDP__DT_STEPS], uint32_t *n) {
+    uint32_t terms = 0, count = 0;
+    bool means = false;
+    cdp_layout next;
+    steps[0] = *from;
+    *n = 1;
+    for (uint32_t by = 0; by < from->mesh->desc.ndim; ++by) {
+        if (!cdp__dt_partial(from, by) || cdp__dt_partial(to, by)) continue;
+        terms |= 1u << by;
+        ++count;
+        means = means || cdp__dt_op(&from->place[by]) == CDP_REDUCE_AVG;
+    }
+    for (uint32_t by = 0; by < from->mesh->desc.ndim && (count == 1 || !means); ++by) {
+        cdp__dt_stage s;
+        next = steps[*n - 1];
+        if (!(terms >> by & 1) || !cdp__dt_scatters(&next, to, by)) continue;
+        next.place[by] = to->place[by];
+        const cdp_status st =
+            cdp__dt_stage_make(&s, p->os, &steps[*n - 1], &next, CDP__DT_NONE, CDP__DT_NONE);
+        if (st != CDP_OK) return st;
+        cdp__dt_stage_single(&s);
+        if (!s.single.kind) continue;
+        terms &= ~(1u << by);
+        steps[(*n)++] = next;
+    }
+    if (!terms) return CDP_OK;
+    next = steps[*n - 1];
+    for (uint32_t by = 0; by < from->mesh->desc.ndim; ++by)
+        if (terms >> by & 1) cdp__dt_replicate(&next, by);
+    steps[(*n)++] = next;
+    return CDP_OK;
+}
+
+/* Adds the layouts from the last of steps[0..n-1] to the target: at once, or by dimension. Returns
+   their number; 0: there is no other way, or there are too many. */
+CDP__DT uint32_t cdp__dt_rest_steps(
+    cdp_layout steps[CDP__DT_STEPS], uint32_t n, const cdp_layout *to, bool by_dim) {
+    cdp_layout rest[CDP__DT_STEPS];
+    uint32_t more = 2;
+    if (cdp_layout_same(&steps[n - 1], to)) return by_dim ? 0 : n;
+    rest[1] = *to;
+    if (by_dim) more = cdp__dt_merged(rest, cdp__dt_torch_steps(&steps[n - 1], to, rest));
+    if ((by_dim && more < 3) || n + more - 1 > CDP__DT_STEPS) return 0;
+    for (uint32_t k = 1; k < more; ++k)
+        steps[n++] = rest[k];
+    return n;
+}
+
+/* True: the first `sums` stages are collectives, as they should be. */
+CDP__DT bool cdp__dt_calls_possible(const cdp_plan *p, uint32_t sums) {
+    for (uint32_t k = 0; k < sums; ++k)
+        if (!p->stages[k].single.kind && !p->stages[k].sum.terms) return false;
+    return true;
+}
+
+/* Collectives cost more than their messages. They must be so many times as fast to be chosen. */
+#define CDP__DT_CALLS_PAY 1.25
+
+/* Tries to make a sum of collectives, and keeps what is predicted to be faster than *us. */
+CDP__DT cdp_status cdp__dt_sums_choose(
+    cdp_plan *p, const cdp_layout *from, const cdp_layout *to, double *us) {
+    cdp_layout steps[CDP__DT_STEPS];
+    uint32_t sums;
+    double other;
+    cdp_status st = cdp__dt_sum_steps(p, from, to, steps, &sums);
+    for (uint32_t by_dim = 0; st == CDP_OK && sums > 1 && by_dim < 2; ++by_dim) {
+        const uint32_t n = cdp__dt_rest_steps(steps, sums, to, by_dim != 0);
+        cdp__dt_stage *stages = p->stages;
+        const uint32_t count = p->stage_count;
+        if (!n) continue;
+        p->stages = NULL;
+        p->stage_count = 0;
+        st = cdp__dt_stages(p, steps, n, CDP__DT_NONE, CDP__DT_NONE, true, &other);
+        const bool all = st == CDP_OK && cdp__dt_calls_possible(p, sums - 1);
+        const bool first = p->desc.kind == CDP_PLAN_COLLECTIVES && !p->calls;
+        const bool pays = p->calls ? other < *us : other * CDP__DT_CALLS_PAY < *us;
+        if (all && (first || pays)) {
+            cdp__dt_stages_drop(p->os, stages, count);
+            p->calls = true;
+            *us = other;
+            continue;
+        }
+        cdp__dt_stages_free(p);
+        p->stages = stages;
+        p->stage_count = count;
     }
     return st;
 }
@@ -4465,7 +4940,7 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
         return cdp_error_set(CDP_ERR_UNSUPPORTED, -1, 0,
             "plan: steps by dimension exist on one mesh only, of which all cuts must be; use "
             "CDP_PLAN_DIRECT");
-    cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
+    cdp_status st = cdp__dt_stages(p, pair, 2, from_only, to_only, false, &us);
     if (st != CDP_OK) return st;
     p->info.bound_bytes = cdp__dt_times_most(p->stages[0].cost.total, p->elem);
     p->info.torch_bytes = p->info.bound_bytes;
@@ -4477,15 +4952,21 @@ CDP__DT cdp_status cdp__dt_plan_choose(cdp_plan *p, uint32_t from_only, uint32_t
                 p->info.torch_bytes, cdp__dt_torch_bytes(&steps[k], &steps[k + 1]));
         if (n > 1 && p->desc.kind != CDP_PLAN_TORCH) n = cdp__dt_merged(steps, n);
     }
-    const bool tries = n > 2 && p->desc.kind != CDP_PLAN_DIRECT;
+    const bool one = p->desc.kind == CDP_PLAN_DIRECT || p->desc.kind == CDP_PLAN_COLLECTIVES;
+    const bool tries = n > 2 && !one;
     if (tries) {
-        st = cdp__dt_stages(p, steps, n, from_only, to_only, &other);
+        st = cdp__dt_stages(p, steps, n, from_only, to_only, false, &other);
         if (st != CDP_OK) return st;
         if (by_dim || other < us)
             us = other;
         else
-            st = cdp__dt_stages(p, pair, 2, from_only, to_only, &us);
+            st = cdp__dt_stages(p, pair, 2, from_only, to_only, false, &us);
     }
+    const bool single = p->stage_count == 1 && p->stages[0].single.kind;
+    const bool sums = p->desc.kind == CDP_PLAN_BEST || p->desc.kind == CDP_PLAN_COLLECTIVES;
+    if (st == CDP_OK && steps_exist && sums && !single)
+        st = cdp__dt_sums_choose(p, &from, &to, &us);
+    if (st != CDP_OK) return st;
     p->info.predicted_us = us;
     for (uint32_t k = 0; k < p->stage_count; ++k) {
         p->info.total_bytes = cdp__dt_plus_most(
@@ -4524,12 +5005,25 @@ CDP__DT cdp_coll_kind cdp__dt_plan_kind(const cdp_plan *p) {
     return kind == CDP_COLL_NONE ? CDP_COLL_SEND : kind;
 }
 
+/* The calls of a sum, of which an allreduce reduces and spreads. */
+CDP__DT uint32_t cdp__dt_sum_rounds(const cdp__dt_stage *s) {
+    const cdp__dt_calls calls = cdp__dt_sum_calls(&s->pair.from, &s->sum, 0, s->sum_most);
+    uint32_t rounds = calls.count;
+    for (uint32_t k = 0; k < calls.count; ++k)
+        rounds += calls.call[k].kind == CDP_COLL_ALLREDUCE;
+    return rounds;
+}
+
 /* Counts the phases in which ranks communicate: a stage without bytes has none. */
 CDP__DT void cdp__dt_plan_steps(cdp_plan *p) {
     for (uint32_t k = 0; k < p->stage_count; ++k) {
         const cdp__dt_stage *s = &p->stages[k];
         const cdp__dt_region all = cdp__dt_whole(&s->pair.from);
         const uint64_t terms = (s->pair.from.terms - 1) * cdp__dt_volume(&all, s->pair.from.ndim);
+        if (s->sum.terms) {
+            p->info.steps += cdp__dt_sum_rounds(s);
+            continue;
+        }
         if (terms) ++p->info.steps;
         if (s->cost.total > terms) ++p->info.steps;
     }
@@ -4544,7 +5038,7 @@ CDP__DT void cdp__dt_single_tally(cdp_plan *p) {
 }
 
 CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
-    if (!p->phase_count) cdp__dt_single_tally(p);
+    if (!p->phase_count && !p->acts) cdp__dt_single_tally(p);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         const cdp__dt_phase *ph = &p->phases[k];
         p->info.messages += ph->sends;
@@ -4554,7 +5048,7 @@ CDP__DT void cdp__dt_plan_tally(cdp_plan *p) {
             p->info.recv_bytes += ph->recv[i].elements * p->elem;
     }
     p->info.scratch_bytes = p->scratch_used;
-    if (p->phase_count == 1 && p->phases[0].sends + p->phases[0].recvs == 0) {
+    if (!p->acts && p->phase_count == 1 && p->phases[0].sends + p->phases[0].recvs == 0) {
         const cdp__dt_phase *ph = &p->phases[0];
         const bool one = ph->locals == 1 && !ph->zero && p->in_bytes == p->out_bytes;
         p->identity = p->in_bytes == 0
@@ -4579,8 +5073,13 @@ CDP__DT cdp_status cdp__dt_plan_build(cdp_plan *p) {
         phases += cdp__dt_windows(p, &p->stages[k]);
     p->phases = (cdp__dt_phase *)cdp__dt_alloc(p->os, phases * sizeof *p->phases);
     if (!p->phases) return cdp__dt_nomem("a plan", phases * sizeof *p->phases);
-    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count && !cdp__dt_single_sums(p); ++k)
-        st = cdp__dt_stage_build(p, k, &between);
+    if (p->calls) st = cdp__dt_acts_build(p);
+    for (uint32_t k = 0; st == CDP_OK && k < p->stage_count; ++k) {
+        if (p->calls)
+            st = cdp__dt_stage_act(p, k, &between);
+        else if (!cdp__dt_single_sums(p))
+            st = cdp__dt_stage_build(p, k, &between);
+    }
     for (uint32_t k = 0; k < p->phase_count; ++k)
         most = (uint32_t)cdp__max(most, p->phases[k].sends + p->phases[k].recvs);
     if (st != CDP_OK) return st;
@@ -4643,7 +5142,7 @@ CDP__DT cdp_status cdp__dt_plan_check(const cdp_plan_desc *d) {
             return cdp_error_set(CDP_ERR_INVALID, -1, 0,
                 "plan: a tensor that one rank holds must be replicated in every mesh dimension");
     }
-    if ((uint32_t)d->kind > CDP_PLAN_TORCH || (d->from_one && d->to_one))
+    if ((uint32_t)d->kind > CDP_PLAN_COLLECTIVES || (d->from_one && d->to_one))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "plan: kind %u is none of cdp_plan_kind, or both from_one and to_one are set",
             (unsigned)d->kind);
@@ -4669,7 +5168,7 @@ CDP__DT cdp_status cdp__dt_plan_fill(cdp_plan *p) {
         st = cdp__dt_plan_choose(
             p, p->desc.from_one ? only : CDP__DT_NONE, p->desc.to_one ? only : CDP__DT_NONE);
     if (st != CDP_OK) return st;
-    if (p->stage_count == 1) cdp__dt_plan_single(p);
+    if (p->stage_count == 1 && !p->calls) cdp__dt_plan_single(p);
     p->info.collective = p->single.kind;
     cdp__dt_plan_steps(p);
     p->kind = cdp__dt_plan_kind(p);
@@ -4816,7 +5315,7 @@ CDP__DT void cdp__dt_plan_words(const cdp_plan_desc *d, uint64_t stages, uint64_
 CDP__DT bool cdp__dt_plan_word_name(uint32_t word, cdp__text *t) {
     if (word == 0) cdp__text_add(t, "kind, from_one, to_one or root");
     if (word == CDP__DT_KEY_WORDS - 1)
-        cdp__text_add(t, "the number of steps, which follows from desc.net,");
+        cdp__text_add(t, "the steps, as a number that follows from desc.net,");
     if (word == 0 || word == CDP__DT_KEY_WORDS - 1) return true;
     cdp__text_add(t, word <= CDP__DT_LAYOUT_WORDS ? "from." : "to.");
     return cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, t);
@@ -4958,12 +5457,23 @@ CDP__DT cdp_status cdp__dt_plan_differs(const cdp_plan *p, const uint64_t *words
         p->link->ranks[0], p->link->ranks[rank]);
 }
 
+/* What ranks choose by predicted times: how many stages there are, and in a bit each, which are
+   collectives. */
+CDP__DT uint64_t cdp__dt_form(const cdp_plan *p) {
+    uint64_t form = p->stage_count;
+    for (uint32_t k = 0; p->calls && k < p->stage_count; ++k) {
+        const cdp__dt_stage *s = &p->stages[k];
+        if (s->single.kind || s->sum.terms) form |= 1ull << (8 + k);
+    }
+    return form;
+}
+
 /* Checks that all ranks run the same plan. */
 CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
     uint64_t words[CDP__DT_KEY_WORDS];
     cdp__dt_meetings meetings;
     cdp__dt_sums sums;
-    cdp__dt_plan_words(&p->desc, p->stage_count, words);
+    cdp__dt_plan_words(&p->desc, cdp__dt_form(p), words);
     cdp__dt_sums_of(words, &sums);
     cdp_status st = cdp__dt_meetings_start(&meetings, p);
     if (st == CDP_OK) st = cdp__dt_same_everywhere(p->group, &sums);
@@ -5137,10 +5647,67 @@ CDP__DT cdp_status cdp__dt_single_run(const cdp_plan *p) {
     return cdp_allgather(g, p->in, p->out, n, p->dtype);
 }
 
+/* The call that a step is. */
+CDP__DT cdp_request cdp__dt_act_request(const cdp_plan *p, const cdp__dt_act *a) {
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = a->kind;
+    rq.in = cdp__dt_at(p, a->from) + a->from_at;
+    rq.out = cdp__dt_at(p, a->to) + a->to_at;
+    rq.count = a->count;
+    rq.dtype = p->dtype;
+    if (a->kind == CDP_COLL_ALLREDUCE || a->kind == CDP_COLL_REDUCE_SCATTER) rq.op = a->op;
+    if (a->kind == CDP_COLL_REDUCE_SCATTER) rq.in_counts = a->counts;
+    if (a->kind == CDP_COLL_ALLGATHER) rq.out_counts = a->counts;
+    return rq;
+}
+
+/* A step is done: what is left to do with its result. */
+CDP__DT void cdp__dt_act_finish(const cdp_plan *p, const cdp__dt_act *a) {
+    if (a->phase == CDP__DT_NONE && a->divisor > 1)
+        cdp__divide(p->dtype, cdp__dt_at(p, a->to) + a->to_at, a->count, a->divisor);
+}
+
+CDP__DT cdp_status cdp__dt_act_run(cdp_plan *p, const cdp__dt_act *a) {
+    cdp_work work;
+    if (a->phase != CDP__DT_NONE) return cdp__dt_phase_run(p, &p->phases[a->phase]);
+    const cdp_request rq = cdp__dt_act_request(p, a);
+    cdp_status st = cdp_start(cdp__dt_act_group(p, a), &rq, &work);
+    if (st == CDP_OK) st = cdp_work_wait(work);
+    if (st == CDP_OK) cdp__dt_act_finish(p, a);
+    return st;
+}
+
+/* Breaks the groups of a plan of which one step has failed: ranks of other rows wait for this one
+   in theirs. */
+CDP__DT cdp_status cdp__dt_acts_break(const cdp_plan *p, cdp_status st) {
+    const cdp_error why = *cdp_last_error();
+    for (uint32_t k = 0; k < p->act_count; ++k) {
+        cdp_group *group = cdp__dt_act_group(p, &p->acts[k]);
+        if (cdp_group_status(group) == CDP_OK) cdp_group_abort(group, why.text);
+    }
+    if (cdp_group_status(p->group) == CDP_OK) cdp_group_abort(p->group, why.text);
+    return cdp__error_again(st, &why);
+}
+
+CDP__DT cdp_status cdp__dt_acts_run(cdp_plan *p) {
+    cdp_status st = CDP_OK;
+    for (uint32_t k = 0; k < p->act_count; ++k) {
+        st = cdp__dt_act_run(p, &p->acts[k]);
+        if (st != CDP_OK) return cdp__dt_acts_break(p, st);
+    }
+    return st;
+}
+
 CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     bool ready;
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
     if (st == CDP_OK && ready && p->single.kind) return cdp__dt_single_run(p);
+    if (st == CDP_OK && ready && p->acts) {
+        st = cdp__dt_acts_run(p);
+        cdp__dt_scratch_give(p, false);
+        return st;
+    }
     for (uint32_t k = 0; st == CDP_OK && ready && k < p->phase_count; ++k)
         st = cdp__dt_phase_run(p, &p->phases[k]);
     if (ready) cdp__dt_scratch_give(p, false);
@@ -5169,6 +5736,7 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
 }
 
 CDP__DT void cdp__dt_phases_free(cdp_plan *p) {
+    cdp__dt_acts_free(p);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);
         cdp__dt_free(p->os, p->phases[k].fold);
@@ -5233,11 +5801,11 @@ CDP__DT cdp_status cdp__dt_wide_make(cdp_plan *p) {
     if (p->turns) return CDP_OK;
     p->wide = (cdp__dt_wide *)cdp__dt_alloc(p->os, p->phase_count * sizeof *p->wide);
     if (!p->wide) return cdp__dt_nomem("an asynchronous plan", p->phase_count * sizeof *p->wide);
-    for (uint32_t k = 1; st == CDP_OK && k < p->phase_count; ++k)
+    for (uint32_t k = p->acts ? 0 : 1; st == CDP_OK && k < p->phase_count; ++k)
         st = cdp__dt_wide_phase(p, &p->phases[k], &p->wide[k]);
     cdp__dt_turns *turns = (cdp__dt_turns *)cdp__dt_alloc(p->os, sizeof *turns);
     if (st == CDP_OK && !turns) st = cdp__dt_nomem("an asynchronous plan", sizeof *turns);
-    for (uint32_t k = 0; turns && k < 2 * CDP__DT_STEPS; ++k) {
+    for (uint32_t k = 0; turns && k < CDP__DT_TURNS; ++k) {
         turns->turn[k].all = turns;
         turns->turn[k].phase = k;
     }
@@ -5271,15 +5839,30 @@ CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
     }
 }
 
+/* Step number k of a plan is done, as a step of cdp__dt_turn_done(). */
+CDP__DT void cdp__dt_act_done(cdp_plan *p, uint32_t k) {
+    const cdp__dt_act *a = &p->acts[k];
+    if (a->phase != CDP__DT_NONE) {
+        cdp__dt_wide_unpack(p, a->phase);
+        cdp__dt_finish(p, &p->phases[a->phase]);
+    }
+    cdp__dt_act_finish(p, a);
+    if (k + 1 < p->act_count && a[1].phase != CDP__DT_NONE) cdp__dt_wide_pack(p, a[1].phase);
+}
+
 /* Called when the messages of a phase are done, in the thread that makes progress. */
 CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     const cdp__dt_turn *turn = (const cdp__dt_turn *)user;
     const uint32_t k = turn->phase;
     if (status == CDP_OK) {
         cdp_plan *p = turn->all->plan;
-        if (k) cdp__dt_wide_unpack(p, k);
-        if (!p->single.kind) cdp__dt_finish(p, &p->phases[k]);
-        if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
+        if (p->acts) {
+            cdp__dt_act_done(p, k);
+        } else {
+            if (k) cdp__dt_wide_unpack(p, k);
+            if (!p->single.kind) cdp__dt_finish(p, &p->phases[k]);
+            if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
+        }
     }
     (void)cdp__atomic_sub_u32(&turn->all->pending, 1, CDP__ACQ_REL);
     return CDP_OK;
@@ -5320,6 +5903,31 @@ CDP__DT cdp_status cdp__dt_first_start(cdp_plan *p, cdp_work *work) {
     cdp__dt_pack(p, &p->phases[0]);
     const cdp_status st = cdp__dt_post(p, &p->phases[0], work);
     if (st == CDP_OK) cdp__dt_locals(p, &p->phases[0]);
+    return st;
+}
+
+/* Starts step k after `before` (empty: at once). */
+CDP__DT cdp_status cdp__dt_act_start(cdp_plan *p, uint32_t k, cdp_work before, cdp_work *work) {
+    const cdp__dt_act *a = &p->acts[k];
+    if (a->phase != CDP__DT_NONE) return cdp__dt_wide_start(p, a->phase, before, work);
+    const cdp_request rq = cdp__dt_act_request(p, a);
+    cdp_group *group = cdp__dt_act_group(p, a);
+    return before.seq ? cdp_start_after(group, &rq, before, work) : cdp_start(group, &rq, work);
+}
+
+/* The same as cdp__dt_chain(), of steps. All messages are collectives. */
+CDP__DT cdp_status cdp__dt_act_chain(cdp_plan *p, cdp_work *work) {
+    cdp_status st = CDP_OK;
+    cdp_work step;
+    if (p->act_count && p->acts[0].phase != CDP__DT_NONE) cdp__dt_wide_pack(p, p->acts[0].phase);
+    for (uint32_t k = 0; st == CDP_OK && k < p->act_count; ++k) {
+        st = cdp__dt_act_start(p, k, *work, &step);
+        if (st != CDP_OK) return st;
+        *work = step;
+        (void)cdp__atomic_add_u32(&p->turns->pending, 1, CDP__ACQ_REL);
+        st = cdp_work_then(step, cdp__dt_turn_done, &p->turns->turn[k], work);
+        if (st != CDP_OK) (void)cdp__atomic_sub_u32(&p->turns->pending, 1, CDP__ACQ_REL);
+    }
     return st;
 }
 
@@ -5370,9 +5978,10 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
     const bool made = st == CDP_OK;
-    if (made) st = cdp__dt_chain(p, work);
+    if (made) st = p->acts ? cdp__dt_act_chain(p, work) : cdp__dt_chain(p, work);
     cdp__dt_scratch_give(p, false);
     if (!made) return st;
+    if (st != CDP_OK && p->acts) return cdp__dt_acts_break(p, st);
     if (st != CDP_OK && cdp_group_status(work->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(cdp__dt_run_link(p)->group, why.text);
@@ -5771,6 +6380,7 @@ CDP__DT void cdp__dt_flow_all(cdp__dt_flow *f, cdp__dt_emit *emit) {
 CDP__DT const char *cdp__dt_plan_name(const cdp_plan *p) {
     if (p->single.kind) return cdp_coll_name(p->single.kind);
     if (p->desc.kind == CDP_PLAN_TORCH) return "PyTorch's steps";
+    if (p->calls) return "collectives";
     return p->stage_count > 1 || p->desc.kind == CDP_PLAN_BY_DIM ? "by dimension" : "direct";
 }
 
@@ -5877,77 +6487,118 @@ CDP__DT bool cdp__dt_flow_draw(
     return true;
 }
 
-/* ---- a plan that runs as one collective: who sends to whom is the group's choice ---- */
+/* ---- stages that run as collectives: who sends to whom is the group's choice ---- */
 
-CDP__DT uint64_t cdp__dt_single_bytes(const cdp__dt_flow *f, uint32_t node) {
-    const cdp__dt_single *s = &f->plan->single;
-    uint64_t count;
-    (void)cdp__dt_row_count(&f->stage->pair, s, cdp__dt_single_first(s, node), &count);
-    return cdp__dt_single_recv(s, node, count) * f->plan->elem;
+CDP__DT bool cdp__dt_called(const cdp__dt_stage *s) {
+    return s->single.kind || s->sum.terms;
 }
 
-/* Draws two columns of ranks, and between them a bar that stands for the collective. */
-CDP__DT void cdp__dt_single_svg(const cdp__dt_flow *f, uint32_t top) {
+CDP__DT uint64_t cdp__dt_called_bytes(const cdp__dt_flow *f, uint32_t node) {
+    const cdp__dt_single *s = &f->stage->single;
+    uint64_t count = 0;
+    cdp__dt_region box;
+    if (s->kind) {
+        (void)cdp__dt_row_count(&f->stage->pair, s, cdp__dt_single_first(s, node), &count);
+        return cdp__dt_single_recv(s, node, count) * f->plan->elem;
+    }
+    const uint64_t n = cdp__dt_held(&f->stage->pair.from, node, &box);
+    const cdp__dt_calls calls = cdp__dt_sum_calls(&f->stage->pair.from, &f->stage->sum, node, n);
+    for (uint32_t k = 0; k < calls.count; ++k)
+        count += cdp__dt_call_recv(&calls.call[k]);
+    return count * f->plan->elem;
+}
+
+/* The names of the collectives of a stage; `between` them. */
+CDP__DT void cdp__dt_called_names(const cdp__dt_flow *f, const char *between) {
+    const cdp__dt_stage *s = f->stage;
+    if (s->single.kind) cdp__text_add(f->text, "%s", cdp_coll_name(s->single.kind));
+    if (s->single.kind) return;
+    const cdp__dt_calls calls = cdp__dt_sum_calls(&s->pair.from, &s->sum, 0, s->sum_most);
+    for (uint32_t k = 0; k < calls.count; ++k)
+        cdp__text_add(f->text, "%s%s", k ? between : "", cdp_coll_name(calls.call[k].kind));
+}
+
+/* Draws two columns of ranks, and between them a bar that stands for the collectives. */
+CDP__DT void cdp__dt_called_svg(const cdp__dt_flow *f, uint32_t top) {
     const uint32_t n = f->plan->nodes, middle = top + 12 * (n - 1);
     cdp__text_add(f->text,
         "<path class=\"box\" stroke-width=\"3\" d=\"M260 %u V%u\"/>"
-        "<text x=\"268\" y=\"%u\">%s</text>\n",
-        top - 6, top + 24 * (n - 1) + 6, middle + 4, cdp_coll_name(f->plan->single.kind));
+        "<text x=\"268\" y=\"%u\">",
+        top - 6, top + 24 * (n - 1) + 6, middle + 4);
+    cdp__dt_called_names(f, ", ");
+    cdp__text_add(f->text, "</text>\n");
     for (uint32_t k = 0; k < n; ++k) {
         const uint32_t rank = cdp__dt_rank_of_node(f->stage, k), y = top + 24 * k;
         cdp__text_add(
             f->text, "<path class=\"line\" d=\"M110 %u H260 M260 %u H410\"><title>", y, y);
         cdp__text_add(f->text, "rank %u receives %llu bytes</title></path>\n", rank,
-            (unsigned long long)cdp__dt_single_bytes(f, k));
+            (unsigned long long)cdp__dt_called_bytes(f, k));
         cdp__text_add(f->text, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">", y + 4);
         cdp__text_add(
             f->text, "rank %u</text><text x=\"416\" y=\"%u\">rank %u</text>\n", rank, y + 4, rank);
     }
 }
 
-CDP__DT void cdp__dt_single_draw(const cdp__dt_flow *f, cdp_draw_format format) {
+/* Draws a stage as number `phase`; `top`: where it begins. */
+CDP__DT void cdp__dt_called_draw(
+    const cdp__dt_flow *f, cdp_draw_format format, uint32_t phase, uint32_t top) {
     const bool svg = format == CDP_DRAW_SVG;
-    cdp__text_add(f->text, svg ? "<text x=\"10\" y=\"60\">1. " : "  1. ");
+    const cdp__dt_single *one = &f->stage->single;
+    if (svg)
+        cdp__text_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
+    else
+        cdp__text_add(f->text, "  %u. ", phase);
     cdp__dt_add_places(f->text, &f->stage->from);
     cdp__text_add(f->text, " to ");
     cdp__dt_add_places(f->text, &f->stage->to);
-    cdp__text_add(f->text, ", one %s of %s: %llu bytes%s\n", cdp_coll_name(f->plan->single.kind),
-        f->plan->single.by == CDP__DT_NONE ? "the group" : "each row",
-        (unsigned long long)f->plan->info.total_bytes, svg ? "</text>" : "");
+    cdp__text_add(f->text, one->kind ? ", one " : ", ");
+    cdp__dt_called_names(f, ", ");
+    if (one->kind)
+        cdp__text_add(f->text, " of %s", one->by == CDP__DT_NONE ? "the group" : "each row");
+    cdp__text_add(f->text, ": %llu bytes%s\n",
+        (unsigned long long)cdp__dt_times_most(f->stage->cost.total, f->plan->elem),
+        svg ? "</text>" : "");
     if (svg) {
-        cdp__dt_single_svg(f, 82);
+        cdp__dt_called_svg(f, top + 22);
         return;
     }
     for (uint32_t k = 0; k < f->plan->nodes && k < 64; ++k)
         cdp__text_add(f->text, "    %u receives %llu bytes\n", cdp__dt_rank_of_node(f->stage, k),
-            (unsigned long long)cdp__dt_single_bytes(f, k));
+            (unsigned long long)cdp__dt_called_bytes(f, k));
     if (f->plan->nodes > 64) cdp__text_add(f->text, "    and %u more\n", f->plan->nodes - 64);
 }
 
-CDP__DT void cdp__dt_single_json(const cdp__dt_flow *f) {
-    cdp__text_add(f->text, "\n  {\"reduces\": %s, \"collective\": \"%s\", \"recv_bytes\": [",
-        f->plan->single.kind == CDP_COLL_ALLGATHER ? "false" : "true",
-        cdp_coll_name(f->plan->single.kind));
+CDP__DT void cdp__dt_called_json(const cdp__dt_flow *f, bool first) {
+    cdp__text_add(f->text, "%s\n  {\"reduces\": %s, \"collective\": \"", first ? "" : ",",
+        f->stage->single.kind == CDP_COLL_ALLGATHER ? "false" : "true");
+    cdp__dt_called_names(f, ", ");
+    cdp__text_add(f->text, "\", \"recv_bytes\": [");
     for (uint32_t k = 0; k < f->plan->nodes; ++k)
         cdp__text_add(
-            f->text, k ? ", %llu" : "%llu", (unsigned long long)cdp__dt_single_bytes(f, k));
+            f->text, k ? ", %llu" : "%llu", (unsigned long long)cdp__dt_called_bytes(f, k));
     cdp__text_add(f->text, "], \"messages\": []}");
+}
+
+/* Draws a stage from phase number `phase` on; returns the number of the next one. */
+CDP__DT uint32_t cdp__dt_stage_draw(cdp__dt_flow *f, cdp_draw_format format, uint32_t phase) {
+    const uint32_t high = 24 * f->plan->nodes + 40;
+    if (cdp__dt_called(f->stage)) {
+        cdp__dt_called_draw(f, format, phase, 60 + (phase - 1) * high);
+        return phase + 1;
+    }
+    for (uint32_t b = 0; b < 2; ++b) {
+        f->terms = b == 0;
+        if (cdp__dt_flow_draw(f, format, phase, 60 + (phase - 1) * high)) ++phase;
+    }
+    return phase;
 }
 
 CDP__DT void cdp__dt_plan_phases(cdp__dt_flow *f, cdp_draw_format format) {
     uint32_t phase = 1;
-    const uint32_t high = 24 * f->plan->nodes + 40;
-    f->stage = f->plan->stages;
-    if (f->plan->single.kind) {
-        cdp__dt_single_draw(f, format);
-        return;
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k) {
+        f->stage = &f->plan->stages[k];
+        phase = cdp__dt_stage_draw(f, format, phase);
     }
-    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
-        for (uint32_t b = 0; b < 2; ++b) {
-            f->stage = &f->plan->stages[k];
-            f->terms = b == 0;
-            if (cdp__dt_flow_draw(f, format, phase, 60 + (phase - 1) * high)) ++phase;
-        }
 }
 
 CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
@@ -5959,11 +6610,11 @@ CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
         (unsigned long long)i->total_bytes, (unsigned long long)i->bound_bytes,
         (unsigned long long)i->torch_bytes);
     cdp__text_add(f->text, "\"phases\": [");
-    f->stage = f->plan->stages;
-    if (f->plan->single.kind) cdp__dt_single_json(f);
-    for (uint32_t k = 0; !f->plan->single.kind && k < f->plan->stage_count; ++k)
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
         for (uint32_t b = 0; b < 2; ++b) {
             f->stage = &f->plan->stages[k];
+            if (b == 0 && cdp__dt_called(f->stage)) cdp__dt_called_json(f, k == 0);
+            if (cdp__dt_called(f->stage)) continue;
             f->terms = b == 0;
             f->shown = 0;
             if (f->terms && f->stage->pair.from.terms == 1) continue;
@@ -7092,7 +7743,7 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     f.user = user;
     f.ndim = e->desc.to.ndim;
     f.status = CDP_OK;
-    if (p->phase_count != 1 || p->phases[0].zero || e->forward.out_wire)
+    if (p->acts || p->phase_count != 1 || p->phases[0].zero || e->forward.out_wire)
         return cdp__dt_feed_whole(e, x, y, &f);
     st = cdp__dt_run_begin(p, x, y, &ready);
     if (st != CDP_OK || !ready) return st;

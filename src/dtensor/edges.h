@@ -329,7 +329,7 @@ CDP_API cdp_status cdp_edge_forward_pieces(cdp_edge *e, const void *x, void *y,
     f.user = user;
     f.ndim = e->desc.to.ndim;
     f.status = CDP_OK;
-    if (p->phase_count != 1 || p->phases[0].zero || e->forward.out_wire)
+    if (p->acts || p->phase_count != 1 || p->phases[0].zero || e->forward.out_wire)
         return cdp__dt_feed_whole(e, x, y, &f);
     st = cdp__dt_run_begin(p, x, y, &ready);
     if (st != CDP_OK || !ready) return st;

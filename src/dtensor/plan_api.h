@@ -9,10 +9,15 @@
 #include "layout_api.h"
 
 typedef enum cdp_plan_kind {
-    CDP_PLAN_BEST = 0, /* the lowest predicted time of DIRECT and BY_DIM; equal: DIRECT */
-    CDP_PLAN_DIRECT,   /* the fewest bytes: reduce at owners, then one exchange */
-    CDP_PLAN_BY_DIM,   /* a step per mesh dimension; equal neighbouring steps are merged */
-    CDP_PLAN_TORCH     /* the steps that PyTorch's greedy planner makes, for comparison */
+    /* the lowest predicted time of DIRECT and BY_DIM, equal: DIRECT; COLLECTIVES, where that is
+       predicted to take less than four fifths of it */
+    CDP_PLAN_BEST = 0,
+    CDP_PLAN_DIRECT, /* the fewest bytes: reduce at owners, then one exchange */
+    CDP_PLAN_BY_DIM, /* a step per mesh dimension; equal neighbouring steps are merged */
+    CDP_PLAN_TORCH,  /* the steps that PyTorch's greedy planner makes, for comparison */
+    /* sums as collectives of mesh dimensions, then the moves that are left; without a sum, or
+       between two meshes: DIRECT */
+    CDP_PLAN_COLLECTIVES
 } cdp_plan_kind;
 
 typedef struct cdp_plan cdp_plan;
@@ -49,6 +54,9 @@ typedef struct cdp_plan_info {
     /* ALLREDUCE, ALLGATHER or REDUCE_SCATTER: a run is one call of that collective, by the group of
        the mesh or of one of its dimensions. NONE: a run is messages. */
     cdp_coll_kind collective;
+    /* of collectives by this rank, along dimensions of the mesh, where a run is several, or some
+       and messages; 0: it is messages, or the one of `collective` */
+    uint32_t calls;
 } cdp_plan_info;
 
 /* Make a plan. Local, without a message; it works on paper, too. Both layouts are copied.
@@ -57,9 +65,15 @@ typedef struct cdp_plan_info {
    A plan that is one collective runs as that one: from PARTIAL to replicated or to equal pieces,
    contiguous in what was summed, and from such pieces to replicated; of all dimensions of the mesh,
    or of one, in its group. Along one dimension, a sum over three or more ranks that another
-   dimension replicates is none: there messages take fewer bytes. A plan that is none sends up to
-   one message to each rank in each step: compare `messages` and `predicted_us` of kinds, and of
-   plans for one dimension after the other, before running it on thousands of ranks.
+   dimension replicates is none: there messages take fewer bytes.
+   Other sums can be several collectives (COLLECTIVES; see `calls`), each in the group of one
+   dimension: each replica sums a slice, and gathers the others. The sum then lies as the source
+   did, and moves from there to the target by collectives or messages. Sums that end where they
+   begin, such as P,R to R,R, take the least bytes, and their time grows with the logarithm of the
+   ranks. Messages remain in the move; and in sums of which a rank needs only a piece, such as P,R
+   to S0,R, because whole sums would take more bytes: then up to one to each rank of a dimension.
+   A plan without a sum that is no collective sends up to one message to each rank in each step:
+   compare `messages` and `predicted_us` of kinds before running it on thousands of ranks.
    Replicas and runs get equal bits then, too, but the order of operands, and the dtype in which
    means are computed, are those of cdp_allreduce() and cdp_reduce_scatter(); see
    cdp_group_desc.reproducible.
@@ -79,7 +93,8 @@ CDP_API void cdp_plan_destroy(cdp_plan *plan);
    paper; still running), MISMATCH (ranks run different plans; the text names the first difference;
    the group stays usable if it was the first run of all of them, and so do the groups of dimensions
    if the meshes are the same; where a plan was compared before, the text names the ranks and what
-   they call), or the group's failure. A plan that is a collective of one dimension meets the ranks
+   they call), or the group's failure. Where a run is several calls, a failure of one breaks the
+   groups of all of them. A plan that is a collective of one dimension meets the ranks
    of that row alone: what other rows do is compared with the next first run. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_plan_run(cdp_plan *plan, const void *in, void *out);
 

@@ -75,6 +75,7 @@ CDP__DT void cdp__dt_flow_all(cdp__dt_flow *f, cdp__dt_emit *emit) {
 CDP__DT const char *cdp__dt_plan_name(const cdp_plan *p) {
     if (p->single.kind) return cdp_coll_name(p->single.kind);
     if (p->desc.kind == CDP_PLAN_TORCH) return "PyTorch's steps";
+    if (p->calls) return "collectives";
     return p->stage_count > 1 || p->desc.kind == CDP_PLAN_BY_DIM ? "by dimension" : "direct";
 }
 
@@ -181,77 +182,118 @@ CDP__DT bool cdp__dt_flow_draw(
     return true;
 }
 
-/* ---- a plan that runs as one collective: who sends to whom is the group's choice ---- */
+/* ---- stages that run as collectives: who sends to whom is the group's choice ---- */
 
-CDP__DT uint64_t cdp__dt_single_bytes(const cdp__dt_flow *f, uint32_t node) {
-    const cdp__dt_single *s = &f->plan->single;
-    uint64_t count;
-    (void)cdp__dt_row_count(&f->stage->pair, s, cdp__dt_single_first(s, node), &count);
-    return cdp__dt_single_recv(s, node, count) * f->plan->elem;
+CDP__DT bool cdp__dt_called(const cdp__dt_stage *s) {
+    return s->single.kind || s->sum.terms;
 }
 
-/* Draws two columns of ranks, and between them a bar that stands for the collective. */
-CDP__DT void cdp__dt_single_svg(const cdp__dt_flow *f, uint32_t top) {
+CDP__DT uint64_t cdp__dt_called_bytes(const cdp__dt_flow *f, uint32_t node) {
+    const cdp__dt_single *s = &f->stage->single;
+    uint64_t count = 0;
+    cdp__dt_region box;
+    if (s->kind) {
+        (void)cdp__dt_row_count(&f->stage->pair, s, cdp__dt_single_first(s, node), &count);
+        return cdp__dt_single_recv(s, node, count) * f->plan->elem;
+    }
+    const uint64_t n = cdp__dt_held(&f->stage->pair.from, node, &box);
+    const cdp__dt_calls calls = cdp__dt_sum_calls(&f->stage->pair.from, &f->stage->sum, node, n);
+    for (uint32_t k = 0; k < calls.count; ++k)
+        count += cdp__dt_call_recv(&calls.call[k]);
+    return count * f->plan->elem;
+}
+
+/* The names of the collectives of a stage; `between` them. */
+CDP__DT void cdp__dt_called_names(const cdp__dt_flow *f, const char *between) {
+    const cdp__dt_stage *s = f->stage;
+    if (s->single.kind) cdp__text_add(f->text, "%s", cdp_coll_name(s->single.kind));
+    if (s->single.kind) return;
+    const cdp__dt_calls calls = cdp__dt_sum_calls(&s->pair.from, &s->sum, 0, s->sum_most);
+    for (uint32_t k = 0; k < calls.count; ++k)
+        cdp__text_add(f->text, "%s%s", k ? between : "", cdp_coll_name(calls.call[k].kind));
+}
+
+/* Draws two columns of ranks, and between them a bar that stands for the collectives. */
+CDP__DT void cdp__dt_called_svg(const cdp__dt_flow *f, uint32_t top) {
     const uint32_t n = f->plan->nodes, middle = top + 12 * (n - 1);
     cdp__text_add(f->text,
         "<path class=\"box\" stroke-width=\"3\" d=\"M260 %u V%u\"/>"
-        "<text x=\"268\" y=\"%u\">%s</text>\n",
-        top - 6, top + 24 * (n - 1) + 6, middle + 4, cdp_coll_name(f->plan->single.kind));
+        "<text x=\"268\" y=\"%u\">",
+        top - 6, top + 24 * (n - 1) + 6, middle + 4);
+    cdp__dt_called_names(f, ", ");
+    cdp__text_add(f->text, "</text>\n");
     for (uint32_t k = 0; k < n; ++k) {
         const uint32_t rank = cdp__dt_rank_of_node(f->stage, k), y = top + 24 * k;
         cdp__text_add(
             f->text, "<path class=\"line\" d=\"M110 %u H260 M260 %u H410\"><title>", y, y);
         cdp__text_add(f->text, "rank %u receives %llu bytes</title></path>\n", rank,
-            (unsigned long long)cdp__dt_single_bytes(f, k));
+            (unsigned long long)cdp__dt_called_bytes(f, k));
         cdp__text_add(f->text, "<text text-anchor=\"end\" x=\"104\" y=\"%u\">", y + 4);
         cdp__text_add(
             f->text, "rank %u</text><text x=\"416\" y=\"%u\">rank %u</text>\n", rank, y + 4, rank);
     }
 }
 
-CDP__DT void cdp__dt_single_draw(const cdp__dt_flow *f, cdp_draw_format format) {
+/* Draws a stage as number `phase`; `top`: where it begins. */
+CDP__DT void cdp__dt_called_draw(
+    const cdp__dt_flow *f, cdp_draw_format format, uint32_t phase, uint32_t top) {
     const bool svg = format == CDP_DRAW_SVG;
-    cdp__text_add(f->text, svg ? "<text x=\"10\" y=\"60\">1. " : "  1. ");
+    const cdp__dt_single *one = &f->stage->single;
+    if (svg)
+        cdp__text_add(f->text, "<text x=\"10\" y=\"%u\">%u. ", top, phase);
+    else
+        cdp__text_add(f->text, "  %u. ", phase);
     cdp__dt_add_places(f->text, &f->stage->from);
     cdp__text_add(f->text, " to ");
     cdp__dt_add_places(f->text, &f->stage->to);
-    cdp__text_add(f->text, ", one %s of %s: %llu bytes%s\n", cdp_coll_name(f->plan->single.kind),
-        f->plan->single.by == CDP__DT_NONE ? "the group" : "each row",
-        (unsigned long long)f->plan->info.total_bytes, svg ? "</text>" : "");
+    cdp__text_add(f->text, one->kind ? ", one " : ", ");
+    cdp__dt_called_names(f, ", ");
+    if (one->kind)
+        cdp__text_add(f->text, " of %s", one->by == CDP__DT_NONE ? "the group" : "each row");
+    cdp__text_add(f->text, ": %llu bytes%s\n",
+        (unsigned long long)cdp__dt_times_most(f->stage->cost.total, f->plan->elem),
+        svg ? "</text>" : "");
     if (svg) {
-        cdp__dt_single_svg(f, 82);
+        cdp__dt_called_svg(f, top + 22);
         return;
     }
     for (uint32_t k = 0; k < f->plan->nodes && k < 64; ++k)
         cdp__text_add(f->text, "    %u receives %llu bytes\n", cdp__dt_rank_of_node(f->stage, k),
-            (unsigned long long)cdp__dt_single_bytes(f, k));
+            (unsigned long long)cdp__dt_called_bytes(f, k));
     if (f->plan->nodes > 64) cdp__text_add(f->text, "    and %u more\n", f->plan->nodes - 64);
 }
 
-CDP__DT void cdp__dt_single_json(const cdp__dt_flow *f) {
-    cdp__text_add(f->text, "\n  {\"reduces\": %s, \"collective\": \"%s\", \"recv_bytes\": [",
-        f->plan->single.kind == CDP_COLL_ALLGATHER ? "false" : "true",
-        cdp_coll_name(f->plan->single.kind));
+CDP__DT void cdp__dt_called_json(const cdp__dt_flow *f, bool first) {
+    cdp__text_add(f->text, "%s\n  {\"reduces\": %s, \"collective\": \"", first ? "" : ",",
+        f->stage->single.kind == CDP_COLL_ALLGATHER ? "false" : "true");
+    cdp__dt_called_names(f, ", ");
+    cdp__text_add(f->text, "\", \"recv_bytes\": [");
     for (uint32_t k = 0; k < f->plan->nodes; ++k)
         cdp__text_add(
-            f->text, k ? ", %llu" : "%llu", (unsigned long long)cdp__dt_single_bytes(f, k));
+            f->text, k ? ", %llu" : "%llu", (unsigned long long)cdp__dt_called_bytes(f, k));
     cdp__text_add(f->text, "], \"messages\": []}");
+}
+
+/* Draws a stage from phase number `phase` on; returns the number of the next one. */
+CDP__DT uint32_t cdp__dt_stage_draw(cdp__dt_flow *f, cdp_draw_format format, uint32_t phase) {
+    const uint32_t high = 24 * f->plan->nodes + 40;
+    if (cdp__dt_called(f->stage)) {
+        cdp__dt_called_draw(f, format, phase, 60 + (phase - 1) * high);
+        return phase + 1;
+    }
+    for (uint32_t b = 0; b < 2; ++b) {
+        f->terms = b == 0;
+        if (cdp__dt_flow_draw(f, format, phase, 60 + (phase - 1) * high)) ++phase;
+    }
+    return phase;
 }
 
 CDP__DT void cdp__dt_plan_phases(cdp__dt_flow *f, cdp_draw_format format) {
     uint32_t phase = 1;
-    const uint32_t high = 24 * f->plan->nodes + 40;
-    f->stage = f->plan->stages;
-    if (f->plan->single.kind) {
-        cdp__dt_single_draw(f, format);
-        return;
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k) {
+        f->stage = &f->plan->stages[k];
+        phase = cdp__dt_stage_draw(f, format, phase);
     }
-    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
-        for (uint32_t b = 0; b < 2; ++b) {
-            f->stage = &f->plan->stages[k];
-            f->terms = b == 0;
-            if (cdp__dt_flow_draw(f, format, phase, 60 + (phase - 1) * high)) ++phase;
-        }
 }
 
 CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
@@ -263,11 +305,11 @@ CDP__DT void cdp__dt_plan_json(cdp__dt_flow *f) {
         (unsigned long long)i->total_bytes, (unsigned long long)i->bound_bytes,
         (unsigned long long)i->torch_bytes);
     cdp__text_add(f->text, "\"phases\": [");
-    f->stage = f->plan->stages;
-    if (f->plan->single.kind) cdp__dt_single_json(f);
-    for (uint32_t k = 0; !f->plan->single.kind && k < f->plan->stage_count; ++k)
+    for (uint32_t k = 0; k < f->plan->stage_count; ++k)
         for (uint32_t b = 0; b < 2; ++b) {
             f->stage = &f->plan->stages[k];
+            if (b == 0 && cdp__dt_called(f->stage)) cdp__dt_called_json(f, k == 0);
+            if (cdp__dt_called(f->stage)) continue;
             f->terms = b == 0;
             f->shown = 0;
             if (f->terms && f->stage->pair.from.terms == 1) continue;

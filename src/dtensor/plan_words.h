@@ -112,7 +112,7 @@ CDP__DT void cdp__dt_plan_words(const cdp_plan_desc *d, uint64_t stages, uint64_
 CDP__DT bool cdp__dt_plan_word_name(uint32_t word, cdp__text *t) {
     if (word == 0) cdp__text_add(t, "kind, from_one, to_one or root");
     if (word == CDP__DT_KEY_WORDS - 1)
-        cdp__text_add(t, "the number of steps, which follows from desc.net,");
+        cdp__text_add(t, "the steps, as a number that follows from desc.net,");
     if (word == 0 || word == CDP__DT_KEY_WORDS - 1) return true;
     cdp__text_add(t, word <= CDP__DT_LAYOUT_WORDS ? "from." : "to.");
     return cdp__dt_layout_word_name((word - 1) % CDP__DT_LAYOUT_WORDS, t);
@@ -254,12 +254,23 @@ CDP__DT cdp_status cdp__dt_plan_differs(const cdp_plan *p, const uint64_t *words
         p->link->ranks[0], p->link->ranks[rank]);
 }
 
+/* What ranks choose by predicted times: how many stages there are, and in a bit each, which are
+   collectives. */
+CDP__DT uint64_t cdp__dt_form(const cdp_plan *p) {
+    uint64_t form = p->stage_count;
+    for (uint32_t k = 0; p->calls && k < p->stage_count; ++k) {
+        const cdp__dt_stage *s = &p->stages[k];
+        if (s->single.kind || s->sum.terms) form |= 1ull << (8 + k);
+    }
+    return form;
+}
+
 /* Checks that all ranks run the same plan. */
 CDP__DT cdp_status cdp__dt_plan_compare(cdp_plan *p) {
     uint64_t words[CDP__DT_KEY_WORDS];
     cdp__dt_meetings meetings;
     cdp__dt_sums sums;
-    cdp__dt_plan_words(&p->desc, p->stage_count, words);
+    cdp__dt_plan_words(&p->desc, cdp__dt_form(p), words);
     cdp__dt_sums_of(words, &sums);
     cdp_status st = cdp__dt_meetings_start(&meetings, p);
     if (st == CDP_OK) st = cdp__dt_same_everywhere(p->group, &sums);

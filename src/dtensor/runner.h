@@ -15,6 +15,7 @@
 #include "../group/backend_api.h"
 #include "../base/compiler.h"
 #include "../base/helpers.h"
+#include "../base/kept_error.h"
 #include "../dtype/reduce.h"
 #include "mesh_api.h"
 #include "layout_api.h"
@@ -26,6 +27,7 @@
 #include "meshes.h"
 #include "stages.h"
 #include "scratch.h"
+#include "acts.h"
 #include "planner.h"
 #include "plan_words.h"
 
@@ -187,10 +189,67 @@ CDP__DT cdp_status cdp__dt_single_run(const cdp_plan *p) {
     return cdp_allgather(g, p->in, p->out, n, p->dtype);
 }
 
+/* The call that a step is. */
+CDP__DT cdp_request cdp__dt_act_request(const cdp_plan *p, const cdp__dt_act *a) {
+    cdp_request rq;
+    memset(&rq, 0, sizeof rq);
+    rq.kind = a->kind;
+    rq.in = cdp__dt_at(p, a->from) + a->from_at;
+    rq.out = cdp__dt_at(p, a->to) + a->to_at;
+    rq.count = a->count;
+    rq.dtype = p->dtype;
+    if (a->kind == CDP_COLL_ALLREDUCE || a->kind == CDP_COLL_REDUCE_SCATTER) rq.op = a->op;
+    if (a->kind == CDP_COLL_REDUCE_SCATTER) rq.in_counts = a->counts;
+    if (a->kind == CDP_COLL_ALLGATHER) rq.out_counts = a->counts;
+    return rq;
+}
+
+/* A step is done: what is left to do with its result. */
+CDP__DT void cdp__dt_act_finish(const cdp_plan *p, const cdp__dt_act *a) {
+    if (a->phase == CDP__DT_NONE && a->divisor > 1)
+        cdp__divide(p->dtype, cdp__dt_at(p, a->to) + a->to_at, a->count, a->divisor);
+}
+
+CDP__DT cdp_status cdp__dt_act_run(cdp_plan *p, const cdp__dt_act *a) {
+    cdp_work work;
+    if (a->phase != CDP__DT_NONE) return cdp__dt_phase_run(p, &p->phases[a->phase]);
+    const cdp_request rq = cdp__dt_act_request(p, a);
+    cdp_status st = cdp_start(cdp__dt_act_group(p, a), &rq, &work);
+    if (st == CDP_OK) st = cdp_work_wait(work);
+    if (st == CDP_OK) cdp__dt_act_finish(p, a);
+    return st;
+}
+
+/* Breaks the groups of a plan of which one step has failed: ranks of other rows wait for this one
+   in theirs. */
+CDP__DT cdp_status cdp__dt_acts_break(const cdp_plan *p, cdp_status st) {
+    const cdp_error why = *cdp_last_error();
+    for (uint32_t k = 0; k < p->act_count; ++k) {
+        cdp_group *group = cdp__dt_act_group(p, &p->acts[k]);
+        if (cdp_group_status(group) == CDP_OK) cdp_group_abort(group, why.text);
+    }
+    if (cdp_group_status(p->group) == CDP_OK) cdp_group_abort(p->group, why.text);
+    return cdp__error_again(st, &why);
+}
+
+CDP__DT cdp_status cdp__dt_acts_run(cdp_plan *p) {
+    cdp_status st = CDP_OK;
+    for (uint32_t k = 0; k < p->act_count; ++k) {
+        st = cdp__dt_act_run(p, &p->acts[k]);
+        if (st != CDP_OK) return cdp__dt_acts_break(p, st);
+    }
+    return st;
+}
+
 CDP_API cdp_status cdp_plan_run(cdp_plan *p, const void *in, void *out) {
     bool ready;
     cdp_status st = cdp__dt_run_begin(p, in, out, &ready);
     if (st == CDP_OK && ready && p->single.kind) return cdp__dt_single_run(p);
+    if (st == CDP_OK && ready && p->acts) {
+        st = cdp__dt_acts_run(p);
+        cdp__dt_scratch_give(p, false);
+        return st;
+    }
     for (uint32_t k = 0; st == CDP_OK && ready && k < p->phase_count; ++k)
         st = cdp__dt_phase_run(p, &p->phases[k]);
     if (ready) cdp__dt_scratch_give(p, false);

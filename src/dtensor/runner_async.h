@@ -44,6 +44,7 @@ CDP__DT void cdp__dt_wide_free(cdp_plan *p) {
 }
 
 CDP__DT void cdp__dt_phases_free(cdp_plan *p) {
+    cdp__dt_acts_free(p);
     for (uint32_t k = 0; k < p->phase_count; ++k) {
         cdp__dt_free(p->os, p->phases[k].send);
         cdp__dt_free(p->os, p->phases[k].fold);
@@ -108,11 +109,11 @@ CDP__DT cdp_status cdp__dt_wide_make(cdp_plan *p) {
     if (p->turns) return CDP_OK;
     p->wide = (cdp__dt_wide *)cdp__dt_alloc(p->os, p->phase_count * sizeof *p->wide);
     if (!p->wide) return cdp__dt_nomem("an asynchronous plan", p->phase_count * sizeof *p->wide);
-    for (uint32_t k = 1; st == CDP_OK && k < p->phase_count; ++k)
+    for (uint32_t k = p->acts ? 0 : 1; st == CDP_OK && k < p->phase_count; ++k)
         st = cdp__dt_wide_phase(p, &p->phases[k], &p->wide[k]);
     cdp__dt_turns *turns = (cdp__dt_turns *)cdp__dt_alloc(p->os, sizeof *turns);
     if (st == CDP_OK && !turns) st = cdp__dt_nomem("an asynchronous plan", sizeof *turns);
-    for (uint32_t k = 0; turns && k < 2 * CDP__DT_STEPS; ++k) {
+    for (uint32_t k = 0; turns && k < CDP__DT_TURNS; ++k) {
         turns->turn[k].all = turns;
         turns->turn[k].phase = k;
     }
@@ -146,15 +147,30 @@ CDP__DT void cdp__dt_wide_unpack(cdp_plan *p, uint32_t k) {
     }
 }
 
+/* Step number k of a plan is done, as a step of cdp__dt_turn_done(). */
+CDP__DT void cdp__dt_act_done(cdp_plan *p, uint32_t k) {
+    const cdp__dt_act *a = &p->acts[k];
+    if (a->phase != CDP__DT_NONE) {
+        cdp__dt_wide_unpack(p, a->phase);
+        cdp__dt_finish(p, &p->phases[a->phase]);
+    }
+    cdp__dt_act_finish(p, a);
+    if (k + 1 < p->act_count && a[1].phase != CDP__DT_NONE) cdp__dt_wide_pack(p, a[1].phase);
+}
+
 /* Called when the messages of a phase are done, in the thread that makes progress. */
 CDP__DT cdp_status cdp__dt_turn_done(void *user, cdp_status status) {
     const cdp__dt_turn *turn = (const cdp__dt_turn *)user;
     const uint32_t k = turn->phase;
     if (status == CDP_OK) {
         cdp_plan *p = turn->all->plan;
-        if (k) cdp__dt_wide_unpack(p, k);
-        if (!p->single.kind) cdp__dt_finish(p, &p->phases[k]);
-        if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
+        if (p->acts) {
+            cdp__dt_act_done(p, k);
+        } else {
+            if (k) cdp__dt_wide_unpack(p, k);
+            if (!p->single.kind) cdp__dt_finish(p, &p->phases[k]);
+            if (k + 1 < p->phase_count) cdp__dt_wide_pack(p, k + 1);
+        }
     }
     (void)cdp__atomic_sub_u32(&turn->all->pending, 1, CDP__ACQ_REL);
     return CDP_OK;
@@ -195,6 +211,31 @@ CDP__DT cdp_status cdp__dt_first_start(cdp_plan *p, cdp_work *work) {
     cdp__dt_pack(p, &p->phases[0]);
     const cdp_status st = cdp__dt_post(p, &p->phases[0], work);
     if (st == CDP_OK) cdp__dt_locals(p, &p->phases[0]);
+    return st;
+}
+
+/* Starts step k after `before` (empty: at once). */
+CDP__DT cdp_status cdp__dt_act_start(cdp_plan *p, uint32_t k, cdp_work before, cdp_work *work) {
+    const cdp__dt_act *a = &p->acts[k];
+    if (a->phase != CDP__DT_NONE) return cdp__dt_wide_start(p, a->phase, before, work);
+    const cdp_request rq = cdp__dt_act_request(p, a);
+    cdp_group *group = cdp__dt_act_group(p, a);
+    return before.seq ? cdp_start_after(group, &rq, before, work) : cdp_start(group, &rq, work);
+}
+
+/* The same as cdp__dt_chain(), of steps. All messages are collectives. */
+CDP__DT cdp_status cdp__dt_act_chain(cdp_plan *p, cdp_work *work) {
+    cdp_status st = CDP_OK;
+    cdp_work step;
+    if (p->act_count && p->acts[0].phase != CDP__DT_NONE) cdp__dt_wide_pack(p, p->acts[0].phase);
+    for (uint32_t k = 0; st == CDP_OK && k < p->act_count; ++k) {
+        st = cdp__dt_act_start(p, k, *work, &step);
+        if (st != CDP_OK) return st;
+        *work = step;
+        (void)cdp__atomic_add_u32(&p->turns->pending, 1, CDP__ACQ_REL);
+        st = cdp_work_then(step, cdp__dt_turn_done, &p->turns->turn[k], work);
+        if (st != CDP_OK) (void)cdp__atomic_sub_u32(&p->turns->pending, 1, CDP__ACQ_REL);
+    }
     return st;
 }
 
@@ -245,9 +286,10 @@ CDP_API cdp_status cdp_plan_run_async(cdp_plan *p, const void *in, void *out, cd
     if (st != CDP_OK || !ready) return st;
     st = cdp__dt_wide_make(p);
     const bool made = st == CDP_OK;
-    if (made) st = cdp__dt_chain(p, work);
+    if (made) st = p->acts ? cdp__dt_act_chain(p, work) : cdp__dt_chain(p, work);
     cdp__dt_scratch_give(p, false);
     if (!made) return st;
+    if (st != CDP_OK && p->acts) return cdp__dt_acts_break(p, st);
     if (st != CDP_OK && cdp_group_status(work->group) == CDP_OK) {
         const cdp_error why = *cdp_last_error();
         cdp_group_abort(cdp__dt_run_link(p)->group, why.text);

@@ -22,6 +22,7 @@
 #include "grid.h"
 #include "moves.h"
 #include "single.h"
+#include "sums.h"
 #include "torch.h"
 #include "spelling.h"
 
@@ -76,6 +77,8 @@ typedef struct cdp__dt_stage {
     uint32_t *maps; /* position of each node in either mesh, where these differ */
     cdp__dt_cost cost;
     cdp__dt_single single; /* the collective that the stage is */
+    cdp__dt_sum sum;       /* the collectives that it is, one after the other */
+    uint64_t sum_most;     /* elements, of one rank */
 } cdp__dt_stage;
 
 /* One phase of an asynchronous run: its messages in sequence, ordered by peer. */
@@ -86,10 +89,26 @@ typedef struct cdp__dt_wide {
     uint64_t out_bytes, in_bytes;
 } cdp__dt_wide;
 
+/* The most phases, or steps, of a plan. */
+#define CDP__DT_TURNS (4u * CDP__DT_STEPS)
+
 typedef struct cdp__dt_turn {
     struct cdp__dt_turns *all;
     uint32_t phase;
 } cdp__dt_turn;
+
+/* A step of a plan that is several collectives, and messages between or after them. Offsets are
+   bytes. */
+typedef struct cdp__dt_act {
+    uint32_t phase; /* number of the phase; CDP__DT_NONE: the step is a call */
+    uint32_t by;    /* of the row that calls, a dimension of the mesh; CDP__DT_NONE: all ranks */
+    cdp_coll_kind kind;
+    cdp_reduce_op op;
+    cdp__dt_memory from, to;
+    uint64_t from_at, to_at;
+    uint64_t count, *counts; /* as in cdp_request */
+    uint32_t divisor;        /* of what the call has summed */
+} cdp__dt_act;
 
 /* State of callbacks of works. It outlives its plan if a callback is still to be called, with a
    failure, when the group is destroyed; `plan` is only used after a success. */
@@ -97,7 +116,7 @@ typedef struct cdp__dt_turns {
     cdp__dt_retired retirement; /* first member: frees this struct then */
     cdp_plan *plan;
     uint32_t pending; /* callbacks to come; if any, the plan is running */
-    cdp__dt_turn turn[2 * CDP__DT_STEPS];
+    cdp__dt_turn turn[CDP__DT_TURNS];
 } cdp__dt_turns;
 
 struct cdp_plan {
@@ -112,6 +131,9 @@ struct cdp_plan {
     cdp__dt_stage *stages;
     cdp__dt_phase *phases;
     uint32_t stage_count, phase_count;
+    bool calls;        /* its stages are collectives where they can be */
+    cdp__dt_act *acts; /* what a run does, in place of all phases; NULL: those */
+    uint32_t act_count;
     /* the collective that a run is, with the count of this rank; kind NONE: it runs the phases */
     cdp__dt_single single;
     cdp__dt_link *row; /* that runs it, if it is one along a dimension of the mesh; else NULL */
@@ -138,6 +160,10 @@ CDP__DT bool cdp__dt_link_usable(const cdp_mesh *m, uint32_t dim) {
 /* The ranks that a run communicates with, and their group. */
 CDP__DT cdp__dt_link *cdp__dt_run_link(const cdp_plan *p) {
     return p->row ? p->row : p->link;
+}
+
+CDP__DT cdp_group *cdp__dt_act_group(const cdp_plan *p, const cdp__dt_act *a) {
+    return a->by == CDP__DT_NONE ? p->group : p->mesh->link[a->by]->group;
 }
 
 CDP__DT bool cdp__dt_partial(const cdp_layout *l, uint32_t by) {

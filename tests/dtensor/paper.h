@@ -233,19 +233,97 @@ TEST_API bool paper_collective(const paper *p) {
     return ok;
 }
 
-/* Run all phases of all plans, or their collective. */
+/* Run a phase of all plans. */
+TEST_API bool paper_phase(const paper *p, uint32_t k) {
+    for (uint32_t r = 0; r < p->n; ++r)
+        cdp__dt_pack(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
+    const bool ok = paper_deliver(p, k);
+    for (uint32_t r = 0; r < p->n; ++r) {
+        cdp__dt_locals(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
+        cdp__dt_finish(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
+    }
+    return ok;
+}
+
+/* What a call gives the ranks `row`, of which the k-th has the step act[k]. All that is given is
+   right only if nobody writes what others still read. */
+TEST_API bool paper_call(const uint32_t *row, uint32_t n, const cdp__dt_act *const *act) {
+    static uint64_t sum[8192];
+    const cdp_coll_kind kind = act[0]->kind;
+    const bool scatters = kind == CDP_COLL_REDUCE_SCATTER, gathers = kind == CDP_COLL_ALLGATHER;
+    const bool sums = scatters || kind == CDP_COLL_ALLREDUCE;
+    uint64_t start[PAPER_RANKS + 1] = {0}, total;
+    for (uint32_t k = 0; k < n; ++k) {
+        const uint64_t own = act[0]->counts ? act[0]->counts[k] : act[0]->count;
+        start[k + 1] = start[k] + own;
+        if (act[k]->kind != kind || act[k]->by != act[0]->by) return false;
+        if ((scatters || gathers) && act[k]->count != own) return false;
+        if (!scatters && !gathers && act[k]->count != act[0]->count) return false;
+    }
+    total = scatters || gathers ? start[n] : act[0]->count;
+    memset(sum, 0, sizeof sum);
+    for (uint32_t k = 0; k < n; ++k) {
+        const cdp_plan *plan = paper_now.plan[row[k]];
+        const uint64_t *in =
+            (const uint64_t *)(const void *)(cdp__dt_at(plan, act[k]->from) + act[k]->from_at);
+        for (uint64_t i = 0; sums && i < total; ++i)
+            sum[i] += in[i];
+        if (gathers) memcpy(sum + start[k], in, act[k]->count * 8);
+    }
+    for (uint32_t k = 0; k < n; ++k) {
+        const cdp_plan *plan = paper_now.plan[row[k]];
+        memcpy(cdp__dt_at(plan, act[k]->to) + act[k]->to_at, sum + (scatters ? start[k] : 0),
+            (scatters ? act[k]->count : total) * 8);
+        cdp__dt_act_finish(plan, act[k]);
+    }
+    return true;
+}
+
+/* Run the next step of rank r, if the others of its row are there, too; false: they are not. */
+TEST_API bool paper_step(const paper *p, uint32_t r, uint32_t *at, bool *ok) {
+    const cdp__dt_act *act[PAPER_RANKS], *mine = &paper_now.plan[r]->acts[at[r]];
+    const cdp_mesh *m = p->mesh[0];
+    uint32_t row[PAPER_RANKS], n = 0;
+    for (uint32_t q = 0; q < p->n; ++q) {
+        bool member = true;
+        for (uint32_t d = 0; d < m->desc.ndim && mine->by != CDP__DT_NONE; ++d)
+            member = member
+                && (d == mine->by
+                    || q / m->stride[d] % m->desc.shape[d] == r / m->stride[d] % m->desc.shape[d]);
+        if (!member) continue;
+        if (at[q] == paper_now.plan[q]->act_count) return false;
+        act[n] = &paper_now.plan[q]->acts[at[q]];
+        if (act[n]->by != mine->by || act[n]->phase != mine->phase) return false;
+        row[n++] = q;
+    }
+    *ok = *ok
+        && (mine->phase == CDP__DT_NONE ? paper_call(row, n, act) : paper_phase(p, mine->phase));
+    for (uint32_t k = 0; k < n; ++k)
+        ++at[row[k]];
+    return true;
+}
+
+/* Run the steps of all plans; false if ranks wait for one another for ever. */
+TEST_API bool paper_steps(const paper *p) {
+    uint32_t at[PAPER_RANKS] = {0};
+    bool ok = true, moved = true;
+    while (ok && moved) {
+        moved = false;
+        for (uint32_t r = 0; ok && r < p->n; ++r)
+            moved = (at[r] < paper_now.plan[r]->act_count && paper_step(p, r, at, &ok)) || moved;
+    }
+    for (uint32_t r = 0; r < p->n; ++r)
+        ok = ok && at[r] == paper_now.plan[r]->act_count;
+    return ok;
+}
+
+/* Run all phases of all plans, or their collective, or their steps. */
 TEST_API bool paper_run_plans(const paper *p) {
     bool ok = true;
     if (paper_now.plan[0]->single.kind) return paper_collective(p);
-    for (uint32_t k = 0; ok && k < paper_now.plan[0]->phase_count; ++k) {
-        for (uint32_t r = 0; r < p->n; ++r)
-            cdp__dt_pack(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
-        ok = paper_deliver(p, k);
-        for (uint32_t r = 0; r < p->n; ++r) {
-            cdp__dt_locals(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
-            cdp__dt_finish(paper_now.plan[r], &paper_now.plan[r]->phases[k]);
-        }
-    }
+    if (paper_now.plan[0]->acts) return paper_steps(p);
+    for (uint32_t k = 0; ok && k < paper_now.plan[0]->phase_count; ++k)
+        ok = paper_phase(p, k);
     return ok;
 }
 

@@ -481,6 +481,53 @@ TEST(figures_of_a_sum_of_many_ranks) {
     cdp_mesh_destroy(m);
 }
 
+/* Sums that are no single collective, of thousands of ranks: their messages grow as the dimensions
+   of the mesh do, or the logarithm; so does the time. */
+TEST(sums_of_many_ranks_are_collectives_along_dimensions) {
+    static const struct {
+        uint32_t shape[3];
+        const char *from, *to;
+        uint32_t messages; /* of rank 0, at most */
+        double us, factor; /* of the least bytes */
+    } rows[] = {{{256, 255, 0}, "P,R", "R,R", 2 * 255 + 254, 1200, 1.001},
+        {{256, 255, 0}, "P,S0", "R,R", 2 * 255 + 254, 2100, 1.001},
+        {{256, 255, 0}, "P,S0", "S0,R", 2 * 255 + 10, 150, 1.6},
+        {{256, 255, 0}, "S0,P", "S1,R", 2 * 254 + 256, 600, 1.6},
+        {{51, 5, 257}, "P,P,R", "R,R,R", 50 + 8 + 50 + 256, 1200, 1.001},
+        {{255, 257, 0}, "P,P(avg)", "R,R", 2 * 65534, 4000, 1.001}};
+    for (uint32_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
+        const uint32_t *n = rows[k].shape, ndim = n[2] ? 3 : 2;
+        const cdp_mesh_desc md = {.paper_ranks = n[0] * n[1] * (n[2] ? n[2] : 1),
+            .ndim = ndim,
+            .shape = {n[0], n[1], n[2]}};
+        cdp_mesh *m;
+        if (!OK(cdp_mesh_create(&md, &m))) return;
+        const cdp_plan_info before =
+            info_of(m, rows[k].from, rows[k].to, 1024, 1024, CDP_PLAN_DIRECT);
+        const cdp_plan_info i = info_of(m, rows[k].from, rows[k].to, 1024, 1024, CDP_PLAN_BEST);
+        test_check(i.calls && i.messages <= rows[k].messages && i.predicted_us < rows[k].us
+                && i.predicted_us * 2 < before.predicted_us
+                && (double)i.total_bytes <= rows[k].factor * (double)i.bound_bytes,
+            __FILE__, __LINE__, "%s -> %s: %u calls, %u messages, %.0f us (before %.0f), %g bytes",
+            rows[k].from, rows[k].to, i.calls, i.messages, i.predicted_us, before.predicted_us,
+            (double)i.total_bytes / (double)i.bound_bytes);
+        cdp_mesh_destroy(m);
+    }
+}
+
+/* Few ranks and little memory: what was chosen before is kept unless it is predicted to be slower.
+   The decision is said. */
+TEST(small_sums_stay_messages) {
+    cdp_mesh *m = paper_mesh(2, 2, 2, 0);
+    T_EQ(0, info_of(m, "P,R", "R,R", 4, 4, CDP_PLAN_BEST).calls);
+    for (uint32_t rows = 1; rows < 5000; rows *= 5) {
+        const cdp_plan_info best = info_of(m, "P,S0", "S0,R", rows, 7, CDP_PLAN_BEST);
+        T(best.predicted_us <= info_of(m, "P,S0", "S0,R", rows, 7, CDP_PLAN_DIRECT).predicted_us);
+        T(best.predicted_us <= info_of(m, "P,S0", "S0,R", rows, 7, CDP_PLAN_BY_DIM).predicted_us);
+    }
+    cdp_mesh_destroy(m);
+}
+
 /* Gathers, reductions and scatters over both dimensions are one step each. */
 TEST(merged_steps) {
     cdp_mesh *m = paper_mesh(2, 2, 2, 0);
@@ -1141,6 +1188,99 @@ static void every_collective(cdp_group *g, void *arg) {
 
 TEST(collectives_give_what_messages_give) {
     RUN(4, every_collective);
+}
+
+/* Sums as calls along dimensions give what messages give, with whole numbers: of every reduction
+   and of means, of sizes that no dimension divides and of none, at once and asynchronously. */
+static void sums_of(cdp_mesh *m, const char *const *texts, uint64_t rows, cdp_dtype dtype) {
+    uint8_t in[4096], out[3][4096];
+    cdp_layout from = {.mesh = m, .dtype = dtype, .ndim = 2, .shape = {rows, 3}}, to = from;
+    cdp_box box;
+    uint64_t key = 0;
+    const uint64_t elem = cdp_dtype_size(dtype);
+    OK(cdp_layout_parse(&from, texts[0]));
+    OK(cdp_layout_parse(&to, texts[1]));
+    const uint64_t n = cdp_layout_box(&from, NULL, &box), got = cdp_layout_box(&to, NULL, &box);
+    for (uint32_t by = 0; by < m->desc.ndim; ++by) /* replicas are equal */
+        if (from.place[by].kind != CDP_PLACE_REPLICATE) key = key * 5 + cdp_mesh_coord(m, by);
+    for (uint64_t i = 0; i < n; ++i)
+        cdp__number_put(dtype, in, i, (double)(24 * ((key * 7 + i * 5) % 4)));
+    memset(out, 0x55, sizeof out);
+    for (uint32_t k = 0; k < 3; ++k) {
+        const cdp_plan_desc d = {
+            .from = from, .to = to, .kind = k ? CDP_PLAN_COLLECTIVES : CDP_PLAN_DIRECT};
+        cdp_plan *p;
+        cdp_work work;
+        if (!OK(cdp_plan_create(&d, &p))) return;
+        uint8_t *y = out[k];
+        if (k != 2)
+            OK(cdp_plan_run(p, in, y));
+        else if (OK(cdp_plan_run_async(p, in, y, &work)))
+            OK(cdp_work_wait(work));
+        test_check(memcmp(y, out[0], got * elem + 8) == 0, __FILE__, __LINE__,
+            "%s -> %s of %llu x 3, %s, way %u", texts[0], texts[1], (unsigned long long)rows,
+            cdp_dtype_name(dtype), k);
+        cdp_plan_destroy(p);
+    }
+}
+
+static void sums_along(cdp_group *g, void *arg) {
+    static const char *const texts[][2] = {{"P,R", "R,R"}, {"R,P", "R,R"}, {"P,S0", "R,R"},
+        {"P,S0", "S0,R"}, {"P,P(avg)", "R,R"}, {"P(avg),R", "R,R"}, {"P(avg),P", "R,S1"},
+        {"P(max),R", "R,R"}, {"P(avg),P(avg)", "S1,R"}, {"P,P", "S0,P"}, {"P,S1", "S0,P"}};
+    static const char *const deep[][2] = {{"P,P,R", "R,R,R"}, {"P(avg),R,P", "R,S0,R"},
+        {"R,P(min),R", "R,R,R"}, {"P,S0,P(avg)", "S0,R,R"}, {"S1,P,P", "R,P,S0"}};
+    static const uint64_t sizes[] = {0, 1, 5, 16, 77};
+    const uint32_t size = cdp_size(g);
+    (void)arg;
+    cdp_mesh *wide = mesh_of(g, 2, size / 2, 2), *tall = mesh_of(g, 2, 2, size / 2), *cube = NULL;
+    const cdp_mesh_desc d = {.group = g, .ndim = 3, .shape = {2, 2, 2}};
+    if (size == 8) OK(cdp_mesh_create(&d, &cube));
+    for (uint32_t s = 0; s < 5; ++s)
+        for (uint32_t t = 0; t < 2; ++t) {
+            const cdp_dtype dtype = t ? CDP_DTYPE_F32 : CDP_DTYPE_I64;
+            for (uint32_t k = 0; k < sizeof texts / sizeof *texts; ++k) {
+                sums_of(wide, texts[k], sizes[s], dtype);
+                sums_of(tall, texts[k], sizes[s], dtype);
+            }
+            for (uint32_t k = 0; cube && k < sizeof deep / sizeof *deep; ++k)
+                sums_of(cube, deep[k], sizes[s], dtype);
+        }
+    cdp_mesh_destroy(cube);
+    cdp_mesh_destroy(tall);
+    cdp_mesh_destroy(wide);
+}
+
+TEST(sums_along_dimensions_give_what_messages_give) {
+    RUN(4, sums_along);
+    RUN(6, sums_along);
+    RUN(8, sums_along);
+}
+
+/* A rank whose group fails in one row breaks those that wait for it in other rows. */
+static void sum_that_fails(cdp_group *g, void *arg) {
+    static float in[8][64], out[8][64];
+    cdp_mesh *m = mesh_of(g, 2, 4, 2);
+    cdp_plan *p;
+    cdp_plan_desc d = {.from = layout_of(m, "P,R", 1, 64, 0, 0),
+        .to = layout_of(m, "R,R", 1, 64, 0, 0),
+        .kind = CDP_PLAN_COLLECTIVES};
+    const uint32_t me = cdp_rank(g);
+    (void)arg;
+    if (!OK(cdp_plan_create(&d, &p))) return;
+    T(cdp_plan_info_of(p).calls == 2);
+    OK(cdp_plan_run(p, in[me], out[me]));
+    if (me == 5)
+        cdp_group_abort(cdp_mesh_group(m, 0), "rank 5 has had enough");
+    else
+        REFUSED(CDP_ERR_ABORTED, "rank 5 has had enough", cdp_plan_run(p, in[me], out[me]));
+    if (me == 5) T(cdp_plan_run(p, in[me], out[me]) != CDP_OK);
+    cdp_plan_destroy(p);
+    cdp_mesh_destroy(m);
+}
+
+TEST(a_sum_that_fails_in_one_row_fails_in_all) {
+    RUN(8, sum_that_fails);
 }
 
 TEST(redistribute_every_reduction) {
@@ -1827,6 +1967,27 @@ TEST(collectives_drawn) {
     cdp_mesh_destroy(m);
 }
 
+/* Two stages: one of calls, one of messages. */
+TEST(sums_along_dimensions_drawn) {
+    cdp_mesh *m = paper_mesh(2, 4, 2, 0);
+    const cdp_plan_desc d = {.from = layout_of(m, "P,R", 1, 16, 0, 0),
+        .to = layout_of(m, "R,R", 1, 16, 0, 0),
+        .kind = CDP_PLAN_COLLECTIVES};
+    cdp_plan *plan;
+    if (!OK(cdp_plan_create(&d, &plan))) return;
+    (void)cdp_plan_draw(plan, CDP_DRAW_TEXT, picture, sizeof picture);
+    T_TEXT("\n  collectives: phases: 3; bytes: ", picture);
+    T_TEXT("  1. P,R to R,R, allreduce, allgather: 640 bytes\n    0 receives 80 bytes\n", picture);
+    (void)cdp_plan_draw(plan, CDP_DRAW_SVG, picture, sizeof picture);
+    T_TEXT("<title>rank 7 receives 80 bytes</title>", picture);
+    (void)cdp_plan_draw(plan, CDP_DRAW_JSON, picture, sizeof picture);
+    T_TEXT(
+        "[\n  {\"reduces\": true, \"collective\": \"allreduce, allgather\", \"recv_bytes\": [80, ",
+        picture);
+    cdp_plan_destroy(plan);
+    cdp_mesh_destroy(m);
+}
+
 static void measured(cdp_group *g, void *arg) {
     (void)arg;
     cdp_mesh *m = mesh_of(g, 2, 2, 2);
@@ -2448,7 +2609,10 @@ int main(int argc, char **argv) {
         {"figures_and_pictures_of_many_ranks", figures_and_pictures_of_many_ranks, 60},
         {"plans_that_are_one_collective", plans_that_are_one_collective, 10},
         {"figures_of_a_sum_of_many_ranks", figures_of_a_sum_of_many_ranks, 10},
+        {"sums_of_many_ranks_are_collectives_along_dimensions",
+            sums_of_many_ranks_are_collectives_along_dimensions, 200},
         {"merged_steps", merged_steps, 10},
+        {"small_sums_stay_messages", small_sums_stay_messages, 10},
         {"bad_plans_are_refused", bad_plans_are_refused, 10},
         {"mesh_shape_and_coordinates", mesh_shape_and_coordinates, 20},
         {"mesh_slices_flatten_join_unflatten", mesh_slices_flatten_join_unflatten, 20},
@@ -2463,7 +2627,10 @@ int main(int argc, char **argv) {
         {"redistribute_every_order", redistribute_every_order, 60},
         {"cuts_of_another_order_become_sums", cuts_of_another_order_become_sums, 60},
         {"collectives_give_what_messages_give", collectives_give_what_messages_give, 30},
+        {"sums_along_dimensions_give_what_messages_give",
+            sums_along_dimensions_give_what_messages_give, 120},
         {"redistribute_every_reduction", redistribute_every_reduction, 30},
+        {"a_sum_that_fails_in_one_row_fails_in_all", a_sum_that_fails_in_one_row_fails_in_all, 60},
         {"norms_of_cut_tensors", norms_of_cut_tensors, 20},
         {"norms_count_each_element_of_a_layout_once", norms_count_each_element_of_a_layout_once,
             20},
@@ -2481,6 +2648,7 @@ int main(int argc, char **argv) {
         {"factories_fill_by_index", factories_fill_by_index, 20},
         {"layouts_drawn", layouts_drawn, 10},
         {"collectives_drawn", collectives_drawn, 10},
+        {"sums_along_dimensions_drawn", sums_along_dimensions_drawn, 10},
         {"plans_drawn", plans_drawn, 10},
         {"a_kept_plan_is_found_by_every_number", a_kept_plan_is_found_by_every_number, 10},
         {"a_kept_plan_ends_with_either_of_its_meshes", a_kept_plan_ends_with_either_of_its_meshes,

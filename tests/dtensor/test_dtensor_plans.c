@@ -95,7 +95,7 @@ static void pairs_of(
         for (uint32_t b = 0; layout_is_new(&d.from) && layout_number(&d.to, b, false); ++b) {
             if (!layout_is_new(&d.to) || test_random(state) % every) continue;
             d.kind =
-                test_random(state) % 4 ? CDP_PLAN_DIRECT : (cdp_plan_kind)(test_random(state) % 4);
+                test_random(state) % 4 ? CDP_PLAN_DIRECT : (cdp_plan_kind)(test_random(state) % 5);
             if (!pair_is_right(p, &d)) return;
         }
 }
@@ -166,6 +166,50 @@ TEST(all_pairs_to_16_ranks) {
             }
     printf("  %llu pairs, %llu plans\n", (unsigned long long)pairs, (unsigned long long)plans_made);
     T(pairs > 1000);
+}
+
+/* Sums as collectives along dimensions of up to 16 ranks: of every mesh, all layouts that have a
+   sum, some of them. Means are in test_dtensor.c. */
+TEST(sums_along_dimensions) {
+    uint64_t state = first_seed() + 2;
+    const uint32_t every = everything() ? 1 : 60;
+    uint32_t called = 0, moved = 0;
+    for (uint32_t a = 1; a <= 16; ++a)
+        for (uint32_t b = 1; a * b <= 16; ++b)
+            for (uint32_t c = 1; a * b * c <= 16 && !test__now.failed_checks; ++c) {
+                const uint32_t sizes[3] = {a, b, c};
+                paper p;
+                if (!paper_open(&p, c > 1 ? 3 : 2, sizes)) return;
+                for (uint32_t k = 0; k < 6; ++k) {
+                    cdp_plan_desc d = {.kind = CDP_PLAN_COLLECTIVES};
+                    d.from.dtype = CDP_DTYPE_U64;
+                    const uint32_t flat = named[k][1] ? 2 : 1;
+                    d.from.ndim = named[k][2] ? 3 : flat;
+                    d.from.mesh = p.mesh[0];
+                    memcpy(d.from.shape, named[k], d.from.ndim * sizeof *named[k]);
+                    d.to = d.from;
+                    for (uint32_t i = 0; layout_number(&d.from, i, true); ++i)
+                        for (uint32_t j = 0; layout_number(&d.to, j, true); ++j) {
+                            uint32_t kept, expand;
+                            if (test_random(&state) % (c > 1 ? every * 60 : every)) continue;
+                            if (!layout_is_new(&d.from) || !layout_is_new(&d.to)) continue;
+                            if (cdp__dt_target_partial(&d.from, &d.to, true, &kept, &expand))
+                                continue;
+                            bool ok = paper_plans(&p, &d);
+                            const cdp_plan *plan = paper_now.plan[0];
+                            called += plan->calls;
+                            moved += plan->calls && plan->phase_count;
+                            ok = ok && paper_run(&p, &d) && paper_right(&p, &d.to);
+                            test_check(ok, __FILE__, __LINE__, "%s -> %s", paper_text(&d.from),
+                                paper_text(&d.to));
+                            paper_drop(&p);
+                            if (!ok) return;
+                        }
+                }
+                paper_close(&p);
+            }
+    printf("  %u of calls, %u of them with messages, too\n", called, moved);
+    T(called > 1000 && moved > 100);
 }
 
 /* Targets with PARTIAL: kept, and made of SHARD. */
@@ -251,6 +295,7 @@ int main(int argc, char **argv) {
     static const test_case cases[] = {
         {"all_pairs_to_8_ranks", all_pairs_to_8_ranks, 3600},
         {"all_pairs_to_16_ranks", all_pairs_to_16_ranks, 3600},
+        {"sums_along_dimensions", sums_along_dimensions, 600},
         {"pairs_with_partial_targets", pairs_with_partial_targets, 20},
         {"holders_on_the_same_host_send", holders_on_the_same_host_send, 20},
     };
