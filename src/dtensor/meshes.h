@@ -289,9 +289,9 @@ CDP__DT void cdp__dt_mesh_free(cdp_mesh *m) {
     CDP_ASSERT(!m->kept);
     cdp__ended_add(cdp__dt_mesh_mark(m));
     cdp__dt_cuts_free(m);
-    cdp__dt_link_drop(m->root, m->all);
     for (uint32_t d = 0; d < CDP_MESH_DIMS; ++d)
         cdp__dt_link_drop(m->root, m->link[d]);
+    cdp__dt_link_drop(m->root, m->all); /* it has the memory of plans that use several groups */
     cdp__dt_free(os, m->ranks);
     cdp__dt_root_drop(m->root);
     cdp__dt_free(os, m);
