@@ -15,8 +15,10 @@
 #include "kit.h"
 #include "kernels.h"
 #include "moves.h"
+#include "sums.h"
 #include "spelling.h"
 #include "stages.h"
+#include "phases.h"
 #include "pictures.h"
 
 typedef struct cdp__dt_flow {
