@@ -3704,8 +3704,12 @@ inline cdp_status cdp_report_create(const cdp_report_desc &desc, cdp_report **ou
 /* Marks functions that run when something begins, ends, fails or is described, and not for each
    operation, message or request. Compilers optimize them for size, and keep them and all paths that
    lead to them apart from the rest; gcc also what only they call. A function that always calls one
-   of them becomes one, too. */
+   of them becomes one, too. So public functions are not marked: the training of a program that
+   calls them before or after it, in its main(), would be optimized for size. */
 #define CDP__COLD __attribute__((__cold__))
+/* Just before a public function's call of a cold one that it always makes: it does not become one,
+   nor does what it is inlined into. */
+#define CDP__NOT_COLD() __asm__ volatile("")
 /* Marks functions that round every operation, whatever -ffp-contract says, and whose loops may
    compute both sides of a choice. clang fuses within one expression, so products are statements of
    their own; -ffp-contract=fast fuses these, too. */
@@ -3744,6 +3748,7 @@ CDP__PRIVATE float cdp__sqrt_of_first(float x) {
 #define CDP__PRINTF(f, a)
 #define CDP__ONE_COPY
 #define CDP__COLD
+#define CDP__NOT_COLD() ((void)0)
 #define CDP__EXACT
 #define CDP__EXACT_INLINE
 #define CDP__NO_ASAN
@@ -5985,11 +5990,11 @@ CDP_API void cdp_built_with(void) {
                                                    ", " CDP__WIDTH ", " CDP__BUILT_WITH
 #endif
 
-CDP_API CDP__COLD uint32_t cdp_version(void) {
+CDP_API uint32_t cdp_version(void) {
     return CDP_VERSION;
 }
 
-CDP_API CDP__COLD const char *cdp_build(void) {
+CDP_API const char *cdp_build(void) {
     return CDP__BUILD;
 }
 
@@ -6407,7 +6412,7 @@ CDP__PRIVATE cdp_status cdp__error_record(const cdp_error *e) {
 #define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 
 #ifndef CDP_NO_LOG_STRINGS
-CDP_API CDP__COLD cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status) {
+CDP_API cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status) {
     static const char says[] = " (called at ";
     const uint64_t says_bytes = sizeof says - 1;
     cdp_error *const e = cdp__error_slot();
@@ -18002,7 +18007,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
     ((cdp__hub_end *)self)->made = false;
 }
 
-CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
+CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h || cdp__ended(h) || cdp__is_child(h->forks)) return;
     cdp__ended_add(h);
@@ -18018,7 +18023,7 @@ CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
     cdp__free(h->os, h);
 }
 
-CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
+CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;
@@ -19019,7 +19024,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     cdp__group_release(g, last);
 }
 
-CDP_API CDP__COLD void cdp_group_destroy(cdp_group *g) {
+CDP_API void cdp_group_destroy(cdp_group *g) {
     const cdp_error before = *cdp_last_error(); /* errors of leaving are not the caller's */
     if (!g) return;
     cdp__group_end(g);
@@ -19062,7 +19067,7 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
     const cdp_error before = *cdp_last_error();
     const cdp_status st = cdp__group_leave_for(g, budget_us);
     if (st >= 0) *cdp__error_slot() = before;
@@ -19290,7 +19295,7 @@ CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
 }
 #endif
 
-CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
+CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
     cdp_group_desc d;
     cdp_transport t;
     cdp__world *m = NULL;
@@ -19503,13 +19508,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__group_new(cdp_group *parent, const uint32
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_new(
+CDP_API cdp_status cdp_group_new(
     cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
+    CDP__NOT_COLD();
     return cdp__group_new(parent, ranks, count, NULL, "cdp_group_new", out);
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks,
-    uint32_t count, const cdp_group_desc *own, cdp_group **out) {
+CDP_API cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks, uint32_t count,
+    const cdp_group_desc *own, cdp_group **out) {
+    CDP__NOT_COLD();
     return cdp__group_new(parent, ranks, count, own, "cdp_group_new_with", out);
 }
 
@@ -19521,7 +19528,7 @@ CDP_API uint32_t cdp_group_ranks(const cdp_group *g, uint32_t *out, uint32_t max
     return n;
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_split(
+CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;
@@ -19563,7 +19570,7 @@ CDP_API CDP__COLD cdp_status cdp_group_split(
    after it, by the thread of the library. */
 
 #ifndef CDP_NO_LOG_STRINGS
-CDP_API CDP__COLD cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level level) {
+CDP_API cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level level) {
     const cdp_status st = cdp__alive(g, "cdp_group_set_log_level");
     cdp_group *x;
     if (st != CDP_OK) return st;
@@ -19687,7 +19694,7 @@ CDP_API CDP__ONE_COPY cdp_status cdp_poll(cdp_group *g, uint32_t budget_us) {
    passed to the backend, and completes like any other work. */
 
 #ifndef CDP_NO_BACKEND
-CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
+CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
     const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
     if (st != CDP_OK) return st;
@@ -20433,7 +20440,7 @@ CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
+CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_error why;
     cdp_status st;
@@ -21333,7 +21340,7 @@ CDP__PRIVATE cdp_status cdp__barrier_root(
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     cdp__barrier_time limit;
     uint8_t *bytes;
     cdp_work *works;
@@ -21990,7 +21997,7 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
+CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
     cdp_channel *c;
     cdp_status st;
     if (!out) return cdp__missing("cdp_channel_open", "out");
@@ -22479,7 +22486,7 @@ CDP__PRIVATE void cdp__list_copy(
     }
 }
 
-CDP_API CDP__COLD cdp_status cdp_collective_lists(
+CDP_API cdp_status cdp_collective_lists(
     cdp_group *g, const cdp_request *request, const void *const *ins, void *const *outs) {
     cdp__list in = {"ins", ins, NULL, 0}, out = {"outs", (const void *const *)outs, NULL, 0};
     cdp_request rq;
@@ -22520,7 +22527,7 @@ CDP_API CDP__COLD cdp_status cdp_collective_lists(
 
 #ifndef CDP_NO_RECORDER
 
-CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
+CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
     cdp_record r;
     uint64_t seq;
     uint32_t n = 0, i;
@@ -22537,7 +22544,7 @@ CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint
     return n;
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
+CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st = cdp__alive(g, "cdp_group_dump");
     if (st != CDP_OK) return st;
     if (!path) return cdp__missing("cdp_group_dump", "path");
@@ -22598,7 +22605,7 @@ CDP__PRIVATE void cdp__describe_setting(
         t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
 }
 
-CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
+CDP_API uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     const cdp_group_desc *d, *given;
     cdp_group_desc usual;
@@ -24325,7 +24332,7 @@ CDP__PRIVATE cdp_status cdp__ddp_verify_each(cdp_ddp *d, uint64_t *all, const ui
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_verify(cdp_ddp *d) {
+CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
     uint64_t *all, hash = CDP__HASH_START, room;
     uint8_t *stage = NULL;
     uint32_t world, i;
@@ -24561,7 +24568,7 @@ CDP__PRIVATE bool cdp__ddp_leave(cdp_ddp *d) {
     return true;
 }
 
-CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
+CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d) return;
     if (cdp__ended(d)) {
@@ -24867,13 +24874,17 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
 }
 
 CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
-    const cdp_status st = cdp__ddp_create(desc, out);
+    cdp_status st;
+    CDP__NOT_COLD();
+    st = cdp__ddp_create(desc, out);
     return st == CDP_PENDING ? cdp__ddp_created(out, cdp__ddp_wait(*out, st)) : st;
 }
 
 #ifndef CDP_NO_FRAMES
 CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out) {
-    const cdp_status st = cdp__ddp_create(desc, out);
+    cdp_status st;
+    CDP__NOT_COLD();
+    st = cdp__ddp_create(desc, out);
     if (st != CDP_PENDING) return st;
     (*out)->task = CDP__DDP_CREATES;
     return CDP_OK;
@@ -24973,7 +24984,7 @@ CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
     return cdp__ddp_wait(d, cdp__ddp_clear(d));
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
     cdp_status st = cdp__ddp_check_rebind(d, group);
     cdp_error why;
     if (st != CDP_OK) return st;
@@ -26314,15 +26325,17 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_items(
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+CDP_API cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+    CDP__NOT_COLD();
     return cdp__join_items("cdp_ddp_join_all", items, n);
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
+CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
     cdp_joinable item;
     memset(&item, 0, sizeof item);
     item.ddp = d;
     if (!d) return cdp__missing("cdp_ddp_join", "ddp");
+    CDP__NOT_COLD();
     return cdp__join_items("cdp_ddp_join", &item, 1);
 }
 #endif /* CDP_NO_JOIN */
@@ -26559,7 +26572,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
     return hook ? cdp__ddp_open_groups(d, hook->operations) : CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
+CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     const cdp_status st = cdp__ddp_check_hook(d, hook);
     if (st != CDP_OK) {
         if (hook && hook->destroy) hook->destroy(hook->self);
@@ -26721,7 +26734,7 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
     cdp__text_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
 }
 
-CDP_API CDP__COLD uint64_t cdp_ddp_trace(
+CDP_API uint64_t cdp_ddp_trace(
     const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     if (cdp__ended(d)) d = NULL;
@@ -27962,7 +27975,7 @@ CDP__PRIVATE void cdp__hook_publish(const cdp_hook_desc *desc, cdp_hook *out) {
         (kind->flags & CDP__HOOK_KEEPS_LAYOUT) != 0 || (desc->inner && desc->inner->keeps_layout);
 }
 
-CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
+CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     cdp_hook_desc settled;
     cdp__hook *h;
     const cdp_os *os;
@@ -28400,8 +28413,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_attach(cdp_optimizer *o) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_optimizer_create(
-    const cdp_optimizer_desc *desc, cdp_optimizer **out) {
+CDP_API cdp_status cdp_optimizer_create(const cdp_optimizer_desc *desc, cdp_optimizer **out) {
     cdp_optimizer *o;
     cdp_status st;
     if (!out) return cdp__missing("cdp_optimizer_create", "out");
@@ -28431,7 +28443,7 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
     return st;
 }
 
-CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
+CDP_API void cdp_optimizer_destroy(cdp_optimizer *o) {
     if (!o || cdp__ended(o)) return;
     if (o->ddp && cdp__ddp_lives(o->ddp) && cdp__optimizer_has_hook(o)) {
         if (o->ddp->in_backward && cdp__ddp_between(o->ddp, "cdp_optimizer_destroy") != CDP_OK)
@@ -30095,7 +30107,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_make(cdp_leaves *l, const cdp_leav
     return cdp__vote(d->group, st, "cdp_leaves_create");
 }
 
-CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out) {
+CDP_API cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out) {
     cdp_leaves_desc d;
     cdp_leaves *l;
     cdp_status st;
@@ -30103,6 +30115,7 @@ CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_
     *out = NULL;
     if (!desc) return cdp__missing("cdp_leaves_create", "desc");
     d = *desc;
+    CDP__NOT_COLD();
     st = cdp__leaves_check(&d);
     if (!d.group) return st;
     l = st == CDP_OK ? (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l) : NULL;
@@ -30658,8 +30671,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out) {
+CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out) {
     cdp_status st;
+    CDP__NOT_COLD();
     if (out) *out = NULL;
     if (!out)
         st = cdp__missing("cdp_outer_create", "out");
@@ -30724,7 +30738,7 @@ CDP__PRIVATE cdp_status cdp__outer_find(cdp_outer *o, const char *call, uint32_t
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_outer_gather(
+CDP_API cdp_status cdp_outer_gather(
     cdp_outer *o, uint32_t state, uint32_t index, float *values, uint32_t root) {
     float *own = NULL;
     bool here = false;
@@ -30735,7 +30749,7 @@ CDP_API CDP__COLD cdp_status cdp_outer_gather(
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_outer_scatter(
+CDP_API cdp_status cdp_outer_scatter(
     cdp_outer *o, uint32_t state, uint32_t index, const float *values, uint32_t root) {
     float *own = NULL;
     bool here = false;
@@ -31093,8 +31107,7 @@ CDP__PRIVATE void cdp__report_draw(
         height - 15, (unsigned long long)steps, n, (unsigned long long)((last - first) / 1000));
 }
 
-CDP_API CDP__COLD cdp_status cdp_report_svg(
-    cdp_report *r, char *text, uint64_t room, uint64_t *bytes) {
+CDP_API cdp_status cdp_report_svg(cdp_report *r, char *text, uint64_t room, uint64_t *bytes) {
     cdp_status st = cdp__report_usable(r, "cdp_report_svg");
     cdp__text t = cdp__text_of(text, room);
     uint64_t *events;
@@ -31139,7 +31152,7 @@ CDP__PRIVATE cdp_status cdp__report_memory(cdp_report *r, uint32_t n) {
     return r->mine && r->all ? CDP_OK : cdp__fail_nomem("a report", n * r->row * sizeof *r->all);
 }
 
-CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out) {
+CDP_API cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out) {
     cdp_report *r;
     cdp_status st;
     if (!out) return cdp__missing("cdp_report_create", "out");

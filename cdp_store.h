@@ -2204,8 +2204,7 @@ CDP__PRIVATE void cdp__hash_destroy(void *self) {
 
 #ifndef CDP_NO_HASH_STORE
 
-CDP_API CDP__COLD cdp_status cdp_hash_store_create(
-    const cdp_hash_store_desc *desc, cdp_store **out) {
+CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     cdp__hash_store *h;
     if (!out) return cdp__missing("cdp_hash_store_create", "out");
@@ -2480,8 +2479,7 @@ CDP__PRIVATE void cdp__custom_destroy(void *self) {
 
 #ifndef CDP_NO_CUSTOM_STORE
 
-CDP_API CDP__COLD cdp_status cdp_custom_store_create(
-    const cdp_custom_store_desc *desc, cdp_store **out) {
+CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out) {
     cdp__custom_store *c;
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     if (!out) return cdp__missing("cdp_custom_store_create", "out");
@@ -3004,6 +3002,7 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     cdp_status status;
     if (!out) return cdp__missing("cdp_file_store_create", "out");
     *out = NULL;
+    CDP__NOT_COLD();
     status = cdp__file_make(desc, &f);
     if (status != CDP_OK) return status;
     status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->polling.store.timeout_ms));
@@ -4537,7 +4536,7 @@ CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_n
     return cdp__server_flush(s) && now < s->last_ns;
 }
 
-CDP_API CDP__COLD void cdp_store_server_destroy(cdp_store_server *s) {
+CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os;
     uint64_t until;
     if (!s || cdp__ended(s) || cdp__is_child(s->forks)) return;
@@ -4712,7 +4711,7 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
                      : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
 
-CDP_API CDP__COLD cdp_status cdp_store_server_create(
+CDP_API cdp_status cdp_store_server_create(
     const cdp_store_server_desc *desc, cdp_store_server **out) {
     cdp_store_server_desc d;
     cdp_store_server *s;
@@ -6568,6 +6567,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     *out = NULL;
     if (!inner || !prefix)
         return cdp__missing("cdp_prefix_store_create", inner ? "prefix" : "inner");
+    CDP__NOT_COLD();
     /* Copies the terminating zero, too, which becomes the slash. */
     status = cdp__prefix_create(inner, prefix, n + 1, out);
     if (status != CDP_OK) return status;
@@ -6882,8 +6882,7 @@ CDP_API cdp_status cdp_store_barrier(
 
 #define CDP__WORKERS_ASK_MS 10u
 
-CDP_API CDP__COLD cdp_status cdp_store_wait_workers(
-    cdp_store *s, uint32_t workers, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_wait_workers(cdp_store *s, uint32_t workers, uint32_t timeout_ms) {
     const uint32_t ms = cdp__def(timeout_ms, cdp_store_timeout(s));
     cdp__client *c;
     char seconds[24];
@@ -6976,6 +6975,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__store_clone_within(
 }
 
 CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+    CDP__NOT_COLD();
     return cdp__store_clone_within(s, 0, out);
 }
 

@@ -51,8 +51,38 @@ LESS='-DCDP_NO_HOOKS -DCDP_NO_AVERAGER -DCDP_NO_TRACE -DCDP_NO_SAMPLER -DCDP_NO_
 # A board does not serve the store, and has no threads.
 SMALLEST="-Os -DNDEBUG $LESS -DCDP_NO_STDIO -DCDP_NO_LOG_STRINGS -DCDP_NO_STORE_SERVER -DCDP_NO_MEETING
     -DCDP_NO_REPRODUCIBLE -DCDP_NO_BACKEND -DCDP_NO_THREADS"
-printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n#include "cdp_nccl.h"\n' > "$work/x.c"
+# What a program does between the first and the last call of the library is compiled for speed: gcc takes what leads to a
+# cold function for cold, the program's own functions, too. Of public functions those that tell of errors may be cold.
+cat > "$work/x.c" << 'END'
+#define CDP_IMPLEMENTATION
+#include "cdp_tcp.h"
+#include "cdp_nccl.h"
+static __attribute__((__noinline__)) void program_trains(float *x, int n) {
+    for (int i = 0; i < n; ++i) x[i] = x[i] * 0.5f + 1;
+}
+int program_main(float *x, int n);
+int program_main(float *x, int n) {
+    cdp_launch launch;
+    cdp_group *world;
+    cdp_ddp *ddp;
+    if (cdp_launch_read(NULL, NULL, &launch) != CDP_OK || cdp_init_from_env(NULL, &world) != CDP_OK) return 1;
+    if (cdp_ddp_create(&(cdp_ddp_desc){.group = world}, &ddp) != CDP_OK) return 1;
+    program_trains(x, n);
+    cdp_ddp_destroy(ddp);
+    cdp_group_destroy(world);
+    return 0;
+}
+END
+warm() { # OBJECT: what is cold in it and should not be
+    local cold
+    cold=$(objdump -t "$1" | awk '$4 == ".text.unlikely" { print $NF }' | grep -E '^(cdp_[a-z0-9]|program_)' |
+        grep -vE '[.]cold|^cdp_(status_name|status_text|print_error)$' | tr '\n' ' ')
+    [ -z "$cold" ] || { echo "not ok gcc takes these for cold: $cold"; failed=$((failed + 1)); return; }
+    echo "ok no public function, nor the program between them, is cold"
+    passed=$((passed + 1))
+}
 sized 'cdp.h, cdp_store.h, cdp_tcp.h and cdp_nccl.h at -O2' 0 -O2 -DNDEBUG
+warm "$work/x.o"
 printf '#define CDP_IMPLEMENTATION\n#include "cdp_tcp.h"\n' > "$work/x.c"
 # shellcheck disable=SC2086
 sized 'TCP, collectives and DDP at -O2' 0 -O2 -DNDEBUG $LESS

@@ -40,11 +40,11 @@
                                                    ", " CDP__WIDTH ", " CDP__BUILT_WITH
 #endif
 
-CDP_API CDP__COLD uint32_t cdp_version(void) {
+CDP_API uint32_t cdp_version(void) {
     return CDP_VERSION;
 }
 
-CDP_API CDP__COLD const char *cdp_build(void) {
+CDP_API const char *cdp_build(void) {
     return CDP__BUILD;
 }
 

@@ -42,8 +42,12 @@
 /* Marks functions that run when something begins, ends, fails or is described, and not for each
    operation, message or request. Compilers optimize them for size, and keep them and all paths that
    lead to them apart from the rest; gcc also what only they call. A function that always calls one
-   of them becomes one, too. */
+   of them becomes one, too. So public functions are not marked: the training of a program that
+   calls them before or after it, in its main(), would be optimized for size. */
 #define CDP__COLD __attribute__((__cold__))
+/* Just before a public function's call of a cold one that it always makes: it does not become one,
+   nor does what it is inlined into. */
+#define CDP__NOT_COLD() __asm__ volatile("")
 /* Marks functions that round every operation, whatever -ffp-contract says, and whose loops may
    compute both sides of a choice. clang fuses within one expression, so products are statements of
    their own; -ffp-contract=fast fuses these, too. */
@@ -82,6 +86,7 @@ CDP__PRIVATE float cdp__sqrt_of_first(float x) {
 #define CDP__PRINTF(f, a)
 #define CDP__ONE_COPY
 #define CDP__COLD
+#define CDP__NOT_COLD() ((void)0)
 #define CDP__EXACT
 #define CDP__EXACT_INLINE
 #define CDP__NO_ASAN

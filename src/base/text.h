@@ -160,7 +160,7 @@ CDP__PRIVATE cdp_status cdp__error_record(const cdp_error *e) {
 #define cdp__missing(call, argument) cdp__fail(CDP_ERR_INVALID, CDP__MISSING, (call), (argument))
 
 #ifndef CDP_NO_LOG_STRINGS
-CDP_API CDP__COLD cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status) {
+CDP_API cdp_status cdp_error_at(const char *file, uint32_t line, cdp_status status) {
     static const char says[] = " (called at ";
     const uint64_t says_bytes = sizeof says - 1;
     cdp_error *const e = cdp__error_slot();

@@ -50,7 +50,7 @@ CDP__PRIVATE cdp_status cdp__channel_enter(cdp_channel *c) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
+CDP_API cdp_status cdp_channel_open(const cdp_channel_desc *desc, cdp_channel **out) {
     cdp_channel *c;
     cdp_status st;
     if (!out) return cdp__missing("cdp_channel_open", "out");

@@ -292,7 +292,7 @@ CDP__PRIVATE cdp_status cdp__ddp_verify_each(cdp_ddp *d, uint64_t *all, const ui
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_verify(cdp_ddp *d) {
+CDP_API cdp_status cdp_ddp_verify(cdp_ddp *d) {
     uint64_t *all, hash = CDP__HASH_START, room;
     uint8_t *stage = NULL;
     uint32_t world, i;

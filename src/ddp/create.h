@@ -84,7 +84,7 @@ CDP__PRIVATE bool cdp__ddp_leave(cdp_ddp *d) {
     return true;
 }
 
-CDP_API CDP__COLD void cdp_ddp_destroy(cdp_ddp *d) {
+CDP_API void cdp_ddp_destroy(cdp_ddp *d) {
     uint32_t i;
     if (!d) return;
     if (cdp__ended(d)) {
@@ -390,13 +390,17 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__ddp_create(const cdp_ddp_desc *desc, cdp_
 }
 
 CDP_API cdp_status cdp_ddp_create(const cdp_ddp_desc *desc, cdp_ddp **out) {
-    const cdp_status st = cdp__ddp_create(desc, out);
+    cdp_status st;
+    CDP__NOT_COLD();
+    st = cdp__ddp_create(desc, out);
     return st == CDP_PENDING ? cdp__ddp_created(out, cdp__ddp_wait(*out, st)) : st;
 }
 
 #ifndef CDP_NO_FRAMES
 CDP_API cdp_status cdp_ddp_create_start(const cdp_ddp_desc *desc, cdp_ddp **out) {
-    const cdp_status st = cdp__ddp_create(desc, out);
+    cdp_status st;
+    CDP__NOT_COLD();
+    st = cdp__ddp_create(desc, out);
     if (st != CDP_PENDING) return st;
     (*out)->task = CDP__DDP_CREATES;
     return CDP_OK;
@@ -496,7 +500,7 @@ CDP__PRIVATE cdp_status cdp__ddp_bind(cdp_ddp *d, cdp_group *group) {
     return cdp__ddp_wait(d, cdp__ddp_clear(d));
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
+CDP_API cdp_status cdp_ddp_rebind(cdp_ddp *d, cdp_group *group) {
     cdp_status st = cdp__ddp_check_rebind(d, group);
     cdp_error why;
     if (st != CDP_OK) return st;

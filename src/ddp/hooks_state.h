@@ -264,7 +264,7 @@ CDP__PRIVATE void cdp__hook_publish(const cdp_hook_desc *desc, cdp_hook *out) {
         (kind->flags & CDP__HOOK_KEEPS_LAYOUT) != 0 || (desc->inner && desc->inner->keeps_layout);
 }
 
-CDP_API CDP__COLD cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
+CDP_API cdp_status cdp_hook_create(const cdp_hook_desc *desc, cdp_hook *out) {
     cdp_hook_desc settled;
     cdp__hook *h;
     const cdp_os *os;

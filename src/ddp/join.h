@@ -148,15 +148,17 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__join_items(
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+CDP_API cdp_status cdp_ddp_join_all(const cdp_joinable *items, uint32_t n) {
+    CDP__NOT_COLD();
     return cdp__join_items("cdp_ddp_join_all", items, n);
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_join(cdp_ddp *d) {
+CDP_API cdp_status cdp_ddp_join(cdp_ddp *d) {
     cdp_joinable item;
     memset(&item, 0, sizeof item);
     item.ddp = d;
     if (!d) return cdp__missing("cdp_ddp_join", "ddp");
+    CDP__NOT_COLD();
     return cdp__join_items("cdp_ddp_join", &item, 1);
 }
 #endif /* CDP_NO_JOIN */

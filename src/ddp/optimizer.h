@@ -394,8 +394,7 @@ CDP__PRIVATE cdp_status cdp__optimizer_attach(cdp_optimizer *o) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_optimizer_create(
-    const cdp_optimizer_desc *desc, cdp_optimizer **out) {
+CDP_API cdp_status cdp_optimizer_create(const cdp_optimizer_desc *desc, cdp_optimizer **out) {
     cdp_optimizer *o;
     cdp_status st;
     if (!out) return cdp__missing("cdp_optimizer_create", "out");
@@ -425,7 +424,7 @@ CDP_API CDP__COLD cdp_status cdp_optimizer_create(
     return st;
 }
 
-CDP_API CDP__COLD void cdp_optimizer_destroy(cdp_optimizer *o) {
+CDP_API void cdp_optimizer_destroy(cdp_optimizer *o) {
     if (!o || cdp__ended(o)) return;
     if (o->ddp && cdp__ddp_lives(o->ddp) && cdp__optimizer_has_hook(o)) {
         if (o->ddp->in_backward && cdp__ddp_between(o->ddp, "cdp_optimizer_destroy") != CDP_OK)

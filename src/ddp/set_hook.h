@@ -84,7 +84,7 @@ CDP__PRIVATE cdp_status cdp__ddp_check_hook(cdp_ddp *d, const cdp_hook *hook) {
     return hook ? cdp__ddp_open_groups(d, hook->operations) : CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
+CDP_API cdp_status cdp_ddp_set_hook(cdp_ddp *d, const cdp_hook *hook) {
     const cdp_status st = cdp__ddp_check_hook(d, hook);
     if (st != CDP_OK) {
         if (hook && hook->destroy) hook->destroy(hook->self);

@@ -160,7 +160,7 @@ CDP__PRIVATE void cdp__trace_text(const cdp_ddp *d, cdp__text *t) {
     cdp__text_add(t, "error: %s\n", d->failed != CDP_OK ? d->failed_error.text : "none");
 }
 
-CDP_API CDP__COLD uint64_t cdp_ddp_trace(
+CDP_API uint64_t cdp_ddp_trace(
     const cdp_ddp *d, cdp_trace_format format, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     if (cdp__ended(d)) d = NULL;

@@ -244,7 +244,7 @@ CDP__PRIVATE void cdp__group_end(cdp_group *g) {
     cdp__group_release(g, last);
 }
 
-CDP_API CDP__COLD void cdp_group_destroy(cdp_group *g) {
+CDP_API void cdp_group_destroy(cdp_group *g) {
     const cdp_error before = *cdp_last_error(); /* errors of leaving are not the caller's */
     if (!g) return;
     cdp__group_end(g);
@@ -287,7 +287,7 @@ CDP__PRIVATE cdp_status cdp__group_leave_for(cdp_group *g, uint32_t budget_us) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
+CDP_API cdp_status cdp_group_leave(cdp_group *g, uint32_t budget_us) {
     const cdp_error before = *cdp_last_error();
     const cdp_status st = cdp__group_leave_for(g, budget_us);
     if (st >= 0) *cdp__error_slot() = before;
@@ -515,7 +515,7 @@ CDP__PRIVATE cdp_status cdp__group_start_thread(cdp_group *g) {
 }
 #endif
 
-CDP_API CDP__COLD cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
+CDP_API cdp_status cdp_group_create(const cdp_group_desc *desc, cdp_group **out) {
     cdp_group_desc d;
     cdp_transport t;
     cdp__world *m = NULL;

@@ -21,7 +21,7 @@
 #include "group_calls.h"
 
 #ifndef CDP_NO_BACKEND
-CDP_API CDP__COLD cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
+CDP_API cdp_status cdp_group_set_backend(cdp_group *g, const cdp_backend *backend) {
     cdp_backend *own;
     const cdp_status st = cdp__alive(g, "cdp_group_set_backend");
     if (st != CDP_OK) return st;

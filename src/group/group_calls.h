@@ -21,7 +21,7 @@
 #include "create.h"
 
 #ifndef CDP_NO_LOG_STRINGS
-CDP_API CDP__COLD cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level level) {
+CDP_API cdp_status cdp_group_set_log_level(cdp_group *g, cdp_log_level level) {
     const cdp_status st = cdp__alive(g, "cdp_group_set_log_level");
     cdp_group *x;
     if (st != CDP_OK) return st;

@@ -339,7 +339,7 @@ CDP__PRIVATE void cdp__hub_refuse(void *self) {
     ((cdp__hub_end *)self)->made = false;
 }
 
-CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
+CDP_API void cdp_hub_destroy(cdp_hub *h) {
     uint64_t i;
     if (!h || cdp__ended(h) || cdp__is_child(h->forks)) return;
     cdp__ended_add(h);
@@ -355,7 +355,7 @@ CDP_API CDP__COLD void cdp_hub_destroy(cdp_hub *h) {
     cdp__free(h->os, h);
 }
 
-CDP_API CDP__COLD cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
+CDP_API cdp_status cdp_hub_create(const cdp_hub_desc *desc, cdp_hub **out) {
     const cdp_os *os;
     cdp_hub *h;
     uint32_t i;

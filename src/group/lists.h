@@ -108,7 +108,7 @@ CDP__PRIVATE void cdp__list_copy(
     }
 }
 
-CDP_API CDP__COLD cdp_status cdp_collective_lists(
+CDP_API cdp_status cdp_collective_lists(
     cdp_group *g, const cdp_request *request, const void *const *ins, void *const *outs) {
     cdp__list in = {"ins", ins, NULL, 0}, out = {"outs", (const void *const *)outs, NULL, 0};
     cdp_request rq;

@@ -128,7 +128,7 @@ CDP__PRIVATE cdp_status cdp__barrier_root(
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_monitored_barrier(cdp_group *g, uint32_t timeout_ms) {
     cdp__barrier_time limit;
     uint8_t *bytes;
     cdp_work *works;

@@ -24,7 +24,7 @@
 
 #ifndef CDP_NO_RECORDER
 
-CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
+CDP_API uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint32_t max) {
     cdp_record r;
     uint64_t seq;
     uint32_t n = 0, i;
@@ -41,7 +41,7 @@ CDP_API CDP__COLD uint32_t cdp_group_records(cdp_group *g, cdp_record *out, uint
     return n;
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_dump(cdp_group *g, const char *path) {
+CDP_API cdp_status cdp_group_dump(cdp_group *g, const char *path) {
     cdp_status st = cdp__alive(g, "cdp_group_dump");
     if (st != CDP_OK) return st;
     if (!path) return cdp__missing("cdp_group_dump", "path");
@@ -102,7 +102,7 @@ CDP__PRIVATE void cdp__describe_setting(
         t, "  %s = %llu%s (%s)\n", name, (unsigned long long)value, unit, set ? "set" : "default");
 }
 
-CDP_API CDP__COLD uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
+CDP_API uint64_t cdp_describe(cdp_group *g, char *text, uint64_t room) {
     cdp__text t = cdp__text_of(text, room);
     const cdp_group_desc *d, *given;
     cdp_group_desc usual;

@@ -193,13 +193,15 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__group_new(cdp_group *parent, const uint32
     return *out ? CDP_OK : cdp__fail_nomem("a group", count * sizeof(cdp__peer));
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_new(
+CDP_API cdp_status cdp_group_new(
     cdp_group *parent, const uint32_t *ranks, uint32_t count, cdp_group **out) {
+    CDP__NOT_COLD();
     return cdp__group_new(parent, ranks, count, NULL, "cdp_group_new", out);
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks,
-    uint32_t count, const cdp_group_desc *own, cdp_group **out) {
+CDP_API cdp_status cdp_group_new_with(cdp_group *parent, const uint32_t *ranks, uint32_t count,
+    const cdp_group_desc *own, cdp_group **out) {
+    CDP__NOT_COLD();
     return cdp__group_new(parent, ranks, count, own, "cdp_group_new_with", out);
 }
 
@@ -211,7 +213,7 @@ CDP_API uint32_t cdp_group_ranks(const cdp_group *g, uint32_t *out, uint32_t max
     return n;
 }
 
-CDP_API CDP__COLD cdp_status cdp_group_split(
+CDP_API cdp_status cdp_group_split(
     cdp_group *parent, uint32_t color, uint32_t key, cdp_group **out) {
     const uint32_t n = cdp_size(parent), me = cdp_rank(parent);
     uint32_t *all, *ranks, count = 0, i, k;

@@ -255,7 +255,7 @@ CDP__PRIVATE cdp_status cdp__deferred_cancel(cdp_group *g, uint64_t seq) {
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_work_cancel(cdp_work w) {
+CDP_API cdp_status cdp_work_cancel(cdp_work w) {
     cdp_group *g = w.group;
     cdp_error why;
     cdp_status st;

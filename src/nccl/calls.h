@@ -279,7 +279,7 @@ CDP__PRIVATE cdp_status cdp__nccl_conclude(
     return cdp__nccl_install(b);
 }
 
-CDP_API CDP__COLD cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) {
+CDP_API cdp_status cdp_nccl_attach(cdp_group *group, const cdp_nccl_desc *desc) {
     const cdp_group_desc *g = cdp_group_desc_of(group);
     cdp__nccl_hello *all;
     cdp__nccl *b, *from;

@@ -321,8 +321,7 @@ CDP_API cdp_status cdp_store_barrier(
 
 #define CDP__WORKERS_ASK_MS 10u
 
-CDP_API CDP__COLD cdp_status cdp_store_wait_workers(
-    cdp_store *s, uint32_t workers, uint32_t timeout_ms) {
+CDP_API cdp_status cdp_store_wait_workers(cdp_store *s, uint32_t workers, uint32_t timeout_ms) {
     const uint32_t ms = cdp__def(timeout_ms, cdp_store_timeout(s));
     cdp__client *c;
     char seconds[24];
@@ -415,6 +414,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__store_clone_within(
 }
 
 CDP_API cdp_status cdp_store_clone(cdp_store *s, cdp_store **out) {
+    CDP__NOT_COLD();
     return cdp__store_clone_within(s, 0, out);
 }
 

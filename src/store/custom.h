@@ -258,8 +258,7 @@ CDP__PRIVATE void cdp__custom_destroy(void *self) {
 
 #ifndef CDP_NO_CUSTOM_STORE
 
-CDP_API CDP__COLD cdp_status cdp_custom_store_create(
-    const cdp_custom_store_desc *desc, cdp_store **out) {
+CDP_API cdp_status cdp_custom_store_create(const cdp_custom_store_desc *desc, cdp_store **out) {
     cdp__custom_store *c;
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     if (!out) return cdp__missing("cdp_custom_store_create", "out");

@@ -521,6 +521,7 @@ CDP_API cdp_status cdp_file_store_create(const cdp_file_store_desc *desc, cdp_st
     cdp_status status;
     if (!out) return cdp__missing("cdp_file_store_create", "out");
     *out = NULL;
+    CDP__NOT_COLD();
     status = cdp__file_make(desc, &f);
     if (status != CDP_OK) return status;
     status = cdp__file_register_until(f, false, cdp__deadline(f->os, f->polling.store.timeout_ms));

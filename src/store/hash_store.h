@@ -238,8 +238,7 @@ CDP__PRIVATE void cdp__hash_destroy(void *self) {
 
 #ifndef CDP_NO_HASH_STORE
 
-CDP_API CDP__COLD cdp_status cdp_hash_store_create(
-    const cdp_hash_store_desc *desc, cdp_store **out) {
+CDP_API cdp_status cdp_hash_store_create(const cdp_hash_store_desc *desc, cdp_store **out) {
     const cdp_os *os = desc && desc->os ? desc->os : cdp_os_default();
     cdp__hash_store *h;
     if (!out) return cdp__missing("cdp_hash_store_create", "out");

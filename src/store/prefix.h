@@ -162,6 +162,7 @@ CDP_API cdp_status cdp_prefix_store_create(cdp_store *inner, const char *prefix,
     *out = NULL;
     if (!inner || !prefix)
         return cdp__missing("cdp_prefix_store_create", inner ? "prefix" : "inner");
+    CDP__NOT_COLD();
     /* Copies the terminating zero, too, which becomes the slash. */
     status = cdp__prefix_create(inner, prefix, n + 1, out);
     if (status != CDP_OK) return status;

@@ -113,7 +113,7 @@ CDP__PRIVATE bool cdp__store_server_parts(cdp_store_server *s, uint64_t *until_n
     return cdp__server_flush(s) && now < s->last_ns;
 }
 
-CDP_API CDP__COLD void cdp_store_server_destroy(cdp_store_server *s) {
+CDP_API void cdp_store_server_destroy(cdp_store_server *s) {
     const cdp_os *os;
     uint64_t until;
     if (!s || cdp__ended(s) || cdp__is_child(s->forks)) return;
@@ -288,7 +288,7 @@ CDP__PRIVATE cdp_status cdp__server_open(cdp_store_server *s) {
                      : cdp__fail(CDP_ERR_IO, "cannot start the thread of the store server");
 }
 
-CDP_API CDP__COLD cdp_status cdp_store_server_create(
+CDP_API cdp_status cdp_store_server_create(
     const cdp_store_server_desc *desc, cdp_store_server **out) {
     cdp_store_server_desc d;
     cdp_store_server *s;

@@ -51,8 +51,7 @@ CDP__PRIVATE cdp__named_backend *cdp__backend_at(const char *name) {
     return NULL;
 }
 
-CDP_API CDP__COLD cdp_status cdp_backend_register(
-    const char *name, cdp_backend_func create, void *user) {
+CDP_API cdp_status cdp_backend_register(const char *name, cdp_backend_func create, void *user) {
     cdp__named_backend *b;
     if (!name) return cdp__missing("cdp_backend_register", "name");
     if (cdp__backend_is_tcp(name))

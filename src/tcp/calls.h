@@ -234,6 +234,7 @@ CDP_API cdp_status cdp_init(const cdp_tcp_desc *desc, cdp_group **out) {
     cdp__mesh *m = NULL;
     cdp_error why;
     cdp_status st;
+    CDP__NOT_COLD();
     if (out) *out = NULL;
 #ifndef CDP_NO_ENV
     if (desc && out && !cdp__backend_is_tcp(desc->backend)) return cdp__backend_start(desc, out);
@@ -285,6 +286,7 @@ CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) 
     cdp_tcp_desc d;
     cdp_starting *s;
     cdp_status st;
+    CDP__NOT_COLD();
     if (out) *out = NULL;
     st = cdp__init_check(desc, out, &d);
     if (st != CDP_OK) return st;
@@ -303,7 +305,7 @@ CDP_API cdp_status cdp_init_start(const cdp_tcp_desc *desc, cdp_starting **out) 
     return st;
 }
 
-CDP_API CDP__COLD void cdp_init_cancel(cdp_starting *s) {
+CDP_API void cdp_init_cancel(cdp_starting *s) {
     if (!s || cdp__starting_lives(s, "cdp_init_cancel") != CDP_OK) return;
     if (s->mesh) {
         cdp__join_free(s->mesh);
@@ -384,7 +386,7 @@ CDP__PRIVATE cdp_status cdp__starting_publish(cdp_starting *s) {
     return st < 0 ? cdp__error_record(&s->error) : CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
+CDP_API cdp_status cdp_init_poll(cdp_starting *s, uint32_t budget_us, cdp_group **out) {
     uint64_t until;
     cdp_status st = CDP_OK;
     cdp_error e;
@@ -420,6 +422,7 @@ CDP_API cdp_status cdp_launch_read(cdp_getenv_func get, void *user, cdp_launch *
     if (!out) return cdp__missing("cdp_launch_read", "out");
     v.get = get ? get : cdp__getenv;
     v.user = user;
+    CDP__NOT_COLD();
     return cdp__launch_read(&v, out);
 }
 
@@ -555,7 +558,7 @@ CDP_API cdp_status cdp_tcp_desc_from_env(cdp_tcp_desc *d) {
     return cdp__desc_from_env(d, given, given);
 }
 
-CDP_API CDP__COLD cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
+CDP_API cdp_status cdp_tcp_desc_from_url(const char *url, cdp_tcp_desc *d) {
     static CDP__THREAD_LOCAL cdp__url u;
     bool given;
     cdp_status st;

@@ -380,7 +380,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__leaves_make(cdp_leaves *l, const cdp_leav
     return cdp__vote(d->group, st, "cdp_leaves_create");
 }
 
-CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out) {
+CDP_API cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_leaves **out) {
     cdp_leaves_desc d;
     cdp_leaves *l;
     cdp_status st;
@@ -388,6 +388,7 @@ CDP_API CDP__COLD cdp_status cdp_leaves_create(const cdp_leaves_desc *desc, cdp_
     *out = NULL;
     if (!desc) return cdp__missing("cdp_leaves_create", "desc");
     d = *desc;
+    CDP__NOT_COLD();
     st = cdp__leaves_check(&d);
     if (!d.group) return st;
     l = st == CDP_OK ? (cdp_leaves *)cdp__alloc_zero(cdp__group_os(d.group), sizeof *l) : NULL;

@@ -456,8 +456,9 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__outer_make(const cdp_outer_desc *desc, cd
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out) {
+CDP_API cdp_status cdp_outer_create(const cdp_outer_desc *desc, cdp_outer **out) {
     cdp_status st;
+    CDP__NOT_COLD();
     if (out) *out = NULL;
     if (!out)
         st = cdp__missing("cdp_outer_create", "out");

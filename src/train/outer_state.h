@@ -43,7 +43,7 @@ CDP__PRIVATE cdp_status cdp__outer_find(cdp_outer *o, const char *call, uint32_t
     return CDP_OK;
 }
 
-CDP_API CDP__COLD cdp_status cdp_outer_gather(
+CDP_API cdp_status cdp_outer_gather(
     cdp_outer *o, uint32_t state, uint32_t index, float *values, uint32_t root) {
     float *own = NULL;
     bool here = false;
@@ -54,7 +54,7 @@ CDP_API CDP__COLD cdp_status cdp_outer_gather(
     return st;
 }
 
-CDP_API CDP__COLD cdp_status cdp_outer_scatter(
+CDP_API cdp_status cdp_outer_scatter(
     cdp_outer *o, uint32_t state, uint32_t index, const float *values, uint32_t root) {
     float *own = NULL;
     bool here = false;

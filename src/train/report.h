@@ -273,8 +273,7 @@ CDP__PRIVATE void cdp__report_draw(
         height - 15, (unsigned long long)steps, n, (unsigned long long)((last - first) / 1000));
 }
 
-CDP_API CDP__COLD cdp_status cdp_report_svg(
-    cdp_report *r, char *text, uint64_t room, uint64_t *bytes) {
+CDP_API cdp_status cdp_report_svg(cdp_report *r, char *text, uint64_t room, uint64_t *bytes) {
     cdp_status st = cdp__report_usable(r, "cdp_report_svg");
     cdp__text t = cdp__text_of(text, room);
     uint64_t *events;
@@ -319,7 +318,7 @@ CDP__PRIVATE cdp_status cdp__report_memory(cdp_report *r, uint32_t n) {
     return r->mine && r->all ? CDP_OK : cdp__fail_nomem("a report", n * r->row * sizeof *r->all);
 }
 
-CDP_API CDP__COLD cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out) {
+CDP_API cdp_status cdp_report_create(const cdp_report_desc *desc, cdp_report **out) {
     cdp_report *r;
     cdp_status st;
     if (!out) return cdp__missing("cdp_report_create", "out");
