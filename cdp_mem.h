@@ -63,6 +63,7 @@
         log a line a step                                  cdp_mem_json_line
         know the peak of a part of a step                  cdp_mem_scope_begin, cdp_mem_scope_end
         be told before memory is short                     cdp_mem_watch_level
+        let a label hold so much and no more               cdp_mem_set_budget
         know why an allocation failed                      its error text, desc.dump_path,
                                                            cdp_mem_on_oom
         record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
@@ -121,7 +122,7 @@
     LIMITS
         Requests below 2^60 bytes | labels: 16 nested, 127 bytes | 4095 source lines | frames of a
         stack: 64 | watchers: 8 | watched levels: 8 | past labels with peaks: 256 | numbers in
-        files: 2^53
+        files: 2^53 | budgets: 8
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
 
@@ -567,6 +568,15 @@ typedef void (*cdp_mem_level_func)(
    already). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch_level(
     cdp_mem *mem, uint64_t bytes, uint64_t again_bytes, cdp_mem_level_func func, void *user);
+
+/* Let blocks with this label, and with labels inside it ("activations/layer 3" of "activations"),
+   hold at most `bytes`; 0: no budget any more. A request that would hold more is NOMEM before any
+   memory is searched, and its text names label, budget and what is held; cdp_mem_on_oom is not called.
+   Bytes are those of cdp_mem_held_by, so budgets hold while something is recorded. 8 labels may
+   have one. Errors: INVALID (no label, or one of more than 127 bytes; 8 budgets exist), STATE
+   (nothing is recorded). */
+CDP_MUST_CHECK CDP_API cdp_status cdp_mem_set_budget(
+    cdp_mem *mem, const char *label, uint64_t bytes);
 
 /* ---- >>mem/shots_api: snapshots, files, pictures --------------------------------------------- */
 
@@ -1666,6 +1676,11 @@ typedef struct cdp__mem_level { /* a function waits for more bytes in use than `
     bool armed, due;
 } cdp__mem_level;
 
+typedef struct cdp__mem_budget { /* most bytes of blocks with a label; 0: none */
+    uint64_t bytes;
+    char text[CDP__MEM_LABEL_BYTES];
+} cdp__mem_budget;
+
 typedef struct cdp__mem_log { /* the history */
     cdp_mem_record_desc desc;
     uint32_t what; /* CDP__MEM_WANTS_..., read without the lock (atomic) */
@@ -1719,6 +1734,8 @@ struct cdp_mem {
     uint64_t histories; /* number of histories so far */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
     cdp__mem_level levels[CDP__MEM_WATCHERS];
+    cdp__mem_budget budgets[CDP__MEM_WATCHERS];
+    bool has_budgets;      /* some label has a budget                    */
     bool levels_due;       /* a function of a level is to be called      */
     cdp_mem_scope *scopes; /* those that are open                        */
     uint64_t whole[3];     /* peaks until the newest scope; see scopes.h */
@@ -8493,6 +8510,85 @@ CDP_API uint64_t cdp_mem_destroy(cdp_mem *mem) {
     return bytes;
 }
 
+/* ---- >>mem/budgets: what blocks with a label may hold ---------------------------------------- */
+
+/* Knows: budgets of labels, and which labels lie inside others. Promises: a request above a budget
+   changes nothing. */
+
+/* True if `text` is the label of a budget, or lies inside it. */
+CDP__PRIVATE bool cdp__mem_budget_covers(const cdp__mem_budget *b, const char *text) {
+    const size_t length = strlen(b->text);
+    return strncmp(b->text, text, length) == 0 && (!text[length] || text[length] == '/');
+}
+
+/* What its label and those inside it hold. */
+CDP__PRIVATE uint64_t cdp__mem_budget_held(const cdp_mem *m, const cdp__mem_budget *b) {
+    const cdp__mem_labels *const l = &m->log.labels;
+    uint64_t held = 0;
+    uint32_t i;
+    for (i = 0; i < l->used; ++i)
+        if (l->at[i].bytes && cdp__mem_budget_covers(b, l->at[i].text)) held += l->at[i].bytes;
+    return held;
+}
+
+/* Looks whether a request fits into the budgets of this thread's label. The caller holds the
+   lock. */
+CDP__PRIVATE CDP__COLD cdp_status cdp__mem_budget_check(const cdp_mem *m, uint64_t bytes) {
+    const uint64_t size = cdp__mem_round(&m->sizes, bytes);
+    const cdp__mem_thread *const t = cdp__mem_thread_own();
+    char asked[32], most[32], has[32];
+    uint32_t i;
+    for (i = 0; i < CDP__MEM_WATCHERS && t->depth; ++i) {
+        const cdp__mem_budget *const b = &m->budgets[i];
+        uint64_t held;
+        if (!b->bytes || !cdp__mem_budget_covers(b, t->text)) continue;
+        held = cdp__mem_budget_held(m, b);
+        if (size <= b->bytes && held <= b->bytes - size) continue;
+        return cdp__fail(CDP_ERR_NOMEM,
+            "cdp_mem_alloc: no %s for \"%s\": the budget of \"%s\" is %s, of which %s are held; "
+            "raise it with cdp_mem_set_budget, or free blocks with this label",
+            cdp__mem_size_text(asked, bytes), t->text, b->text, cdp__mem_size_text(most, b->bytes),
+            cdp__mem_size_text(has, held));
+    }
+    return CDP_OK;
+}
+
+CDP_API cdp_status cdp_mem_set_budget(cdp_mem *mem, const char *label, uint64_t bytes) {
+    cdp__mem_budget *b = NULL, *unused = NULL;
+    cdp_status st = CDP_OK;
+    uint32_t i;
+    if (cdp__mem_here(mem, "cdp_mem_set_budget") != CDP_OK) return cdp_last_error()->status;
+    if (!label || !label[0]) return cdp__missing("cdp_mem_set_budget", "label");
+    if (strlen(label) >= CDP__MEM_LABEL_BYTES)
+        return cdp__fail(CDP_ERR_INVALID, "cdp_mem_set_budget: the label has more than %u bytes",
+            CDP__MEM_LABEL_BYTES - 1);
+    cdp__mem_lock(mem);
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
+        if (!mem->budgets[i].bytes)
+            unused = &mem->budgets[i];
+        else if (strcmp(mem->budgets[i].text, label) == 0)
+            b = &mem->budgets[i];
+    }
+    if (!b) b = unused;
+    if (bytes && !mem->log.labels.os)
+        st = cdp__fail(CDP_ERR_STATE,
+            "cdp_mem_set_budget: nothing is recorded, so no label holds bytes; record with history "
+            "STATE first");
+    else if (bytes && !b)
+        st = cdp__fail(CDP_ERR_INVALID,
+            "cdp_mem_set_budget: %u labels have a budget already; set one of them to 0 first",
+            CDP__MEM_WATCHERS);
+    if (st == CDP_OK && b && (bytes || b != unused)) {
+        b->bytes = bytes;
+        cdp__mem_text_copy(b->text, label, sizeof b->text);
+    }
+    mem->has_budgets = false;
+    for (i = 0; i < CDP__MEM_WATCHERS; ++i)
+        mem->has_budgets = mem->has_budgets || mem->budgets[i].bytes;
+    cdp__mem_unlock(mem);
+    return st;
+}
+
 /* ---- >>mem/calls: alloc and free ------------------------------------------------------------- */
 
 /* Knows: the public calls around requests and frees. Promises: a mistake of the caller, or a failed
@@ -8522,7 +8618,9 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_me
     bool due;
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
-    st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
+    a.no_host = true; /* no device is short of memory yet */
+    st = m->has_budgets ? cdp__mem_budget_check(m, bytes) : CDP_OK;
+    if (st == CDP_OK) st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
     if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
     if (st == CDP_ERR_NOMEM && !a.no_host)
         st = cdp__mem_oom_report(m, c, &a, oom);

@@ -61,6 +61,7 @@
         log a line a step                                  cdp_mem_json_line
         know the peak of a part of a step                  cdp_mem_scope_begin, cdp_mem_scope_end
         be told before memory is short                     cdp_mem_watch_level
+        let a label hold so much and no more               cdp_mem_set_budget
         know why an allocation failed                      its error text, desc.dump_path,
                                                            cdp_mem_on_oom
         record an allocator that is not this one           desc.recorder_only, cdp_mem_note_alloc,
@@ -119,7 +120,7 @@
     LIMITS
         Requests below 2^60 bytes | labels: 16 nested, 127 bytes | 4095 source lines | frames of a
         stack: 64 | watchers: 8 | watched levels: 8 | past labels with peaks: 256 | numbers in
-        files: 2^53
+        files: 2^53 | budgets: 8
 
     License: MIT-0 or Unlicense, as you like; see the end of cdp.h. */
 #if defined(CDP_MEM_IMPLEMENTATION) && !defined(CDP_CORE_IMPLEMENTATION)
@@ -201,6 +202,7 @@ extern "C" {
 #include "mem/names.h"
 #include "mem/settings.h"
 #include "mem/lifetime.h"
+#include "mem/budgets.h"
 #include "mem/calls.h"
 #include "mem/pool_calls.h"
 #include "mem/recording.h"

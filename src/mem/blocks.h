@@ -68,6 +68,11 @@ typedef struct cdp__mem_level { /* a function waits for more bytes in use than `
     bool armed, due;
 } cdp__mem_level;
 
+typedef struct cdp__mem_budget { /* most bytes of blocks with a label; 0: none */
+    uint64_t bytes;
+    char text[CDP__MEM_LABEL_BYTES];
+} cdp__mem_budget;
+
 typedef struct cdp__mem_log { /* the history */
     cdp_mem_record_desc desc;
     uint32_t what; /* CDP__MEM_WANTS_..., read without the lock (atomic) */
@@ -121,6 +126,8 @@ struct cdp_mem {
     uint64_t histories; /* number of histories so far */
     cdp__mem_watcher watchers[CDP__MEM_WATCHERS];
     cdp__mem_level levels[CDP__MEM_WATCHERS];
+    cdp__mem_budget budgets[CDP__MEM_WATCHERS];
+    bool has_budgets;      /* some label has a budget                    */
     bool levels_due;       /* a function of a level is to be called      */
     cdp_mem_scope *scopes; /* those that are open                        */
     uint64_t whole[3];     /* peaks until the newest scope; see scopes.h */

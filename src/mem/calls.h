@@ -27,6 +27,7 @@
 #include "request.h"
 #include "out_of_memory.h"
 #include "lifetime.h"
+#include "budgets.h"
 
 #define CDP__MEM_CALLER(c) ((c)->caller = cdp__return_address(), (c)->frame = cdp__frame_address())
 
@@ -52,7 +53,9 @@ CDP__PRIVATE cdp_status cdp__mem_alloc_once(cdp_mem *m, cdp__mem_call *c, cdp_me
     bool due;
     cdp__mem_lock(m);
     cdp__mem_call_enter(m, c);
-    st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
+    a.no_host = true; /* no device is short of memory yet */
+    st = m->has_budgets ? cdp__mem_budget_check(m, bytes) : CDP_OK;
+    if (st == CDP_OK) st = cdp__mem_request_begin(m, &a, pool, bytes, stream);
     if (st == CDP_OK) st = cdp__mem_serve(m, c, &a, out);
     if (st == CDP_ERR_NOMEM && !a.no_host)
         st = cdp__mem_oom_report(m, c, &a, oom);

@@ -455,8 +455,65 @@ TEST(a_recorder_is_watched) {
     cdp_mem_destroy(m);
 }
 
+/* A label and those inside it hold no more than their budget; others are free of it. */
+TEST(budgets_of_labels) {
+    fake f = {.numbers = true};
+    cdp_mem *const m = open_mem(&f, CDP_MEM_HISTORY_STATE);
+    void *p, *q, *r;
+    OK(cdp_mem_set_budget(m, "act", 6 * MIB));
+    p = take(m, "act", 3 * MIB);
+    cdp_mem_label("act");
+    q = take(m, "layer 3", 2 * MIB); /* "act/layer 3" */
+    cdp_mem_label("layer 4");
+    FAILS(CDP_ERR_NOMEM,
+        "no 1.5 MiB for \"act/layer 4\": the budget of \"act\" is 6.0 MiB, of "
+        "which 5.0 MiB are held",
+        cdp_mem_alloc(m, 3 * MIB / 2, NULL, &r));
+    T(!r);
+    T_EQ(0, cdp_mem_stats_of(m).ooms);
+    cdp_mem_label(NULL);
+    cdp_mem_label(NULL);
+    r = take(m, "action", 30 * MIB); /* no label inside "act" */
+    OK(cdp_mem_free(m, r));
+    r = take(m, NULL, 30 * MIB);
+    OK(cdp_mem_free(m, r));
+    OK(cdp_mem_free(m, p)); /* room again */
+    p = take(m, "act", 4 * MIB);
+    OK(cdp_mem_set_budget(m, "act", 0));
+    r = take(m, "act", 40 * MIB);
+    OK(cdp_mem_free(m, r));
+    OK(cdp_mem_free(m, q));
+    OK(cdp_mem_free(m, p));
+    T_WELL(m);
+    T_EQ(0, cdp_mem_destroy(m));
+}
+
+TEST(mistakes_of_budgets) {
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    fake f = {.numbers = true}, f2 = {.numbers = true};
+    cdp_mem *const m = open_mem(&f, CDP_MEM_HISTORY_STATE),
+                   *const off = open_mem(&f2, CDP_MEM_HISTORY_OFF);
+    char text[200];
+    memset(text, 'x', sizeof text);
+    text[199] = 0;
+    FAILS(CDP_ERR_INVALID, "label", cdp_mem_set_budget(m, NULL, 1));
+    FAILS(CDP_ERR_INVALID, "label", cdp_mem_set_budget(m, "", 1));
+    FAILS(CDP_ERR_INVALID, "more than 127 bytes", cdp_mem_set_budget(m, text, 1));
+    FAILS(CDP_ERR_STATE, "nothing is recorded", cdp_mem_set_budget(off, "a", 1));
+    for (int i = 0; i < 8; ++i)
+        OK(cdp_mem_set_budget(m, names[i], 1));
+    FAILS(CDP_ERR_INVALID, "8 labels have a budget", cdp_mem_set_budget(m, "i", 1));
+    OK(cdp_mem_set_budget(m, "i", 0)); /* has none: nothing to do */
+    OK(cdp_mem_set_budget(m, "c", 0));
+    OK(cdp_mem_set_budget(m, "i", 1));
+    T_EQ(0, cdp_mem_destroy(m));
+    T_EQ(0, cdp_mem_destroy(off));
+}
+
 int main(int argc, char **argv) {
-    static const test_case cases[] = {
+    static const test_case cases[] = {{"budgets_of_labels", budgets_of_labels, 0},
+        {"mistakes_of_budgets", mistakes_of_budgets, 0},
+
         {"labels_hold_bytes_and_peaks", labels_hold_bytes_and_peaks, 10},
         {"labels_begin_with_recording", labels_begin_with_recording, 10},
         {"peaks_of_past_labels_stay", peaks_of_past_labels_stay, 10},
