@@ -570,10 +570,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch_level(
     cdp_mem *mem, uint64_t bytes, uint64_t again_bytes, cdp_mem_level_func func, void *user);
 
 /* Let blocks with this label, and with labels inside it ("activations/layer 3" of "activations"),
-   hold at most `bytes`; 0: no budget any more. A request that would hold more is NOMEM before any
-   memory is searched, and its text names label, budget and what is held; cdp_mem_on_oom is not called.
-   Bytes are those of cdp_mem_held_by, so budgets hold while something is recorded. 8 labels may
-   have one. Errors: INVALID (no label, or one of more than 127 bytes; 8 budgets exist), STATE
+   hold at most `bytes`; 0: no budget any more. A request that would hold more is NOMEM before
+   memory is searched, and its text names label, budget and what is held; cdp_mem_on_oom is not
+   called. Bytes are those of cdp_mem_held_by, so budgets hold while something is recorded. 8 labels
+   may have one. Errors: INVALID (no label, or one of more than 127 bytes; 8 budgets exist), STATE
    (nothing is recorded). */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_set_budget(
     cdp_mem *mem, const char *label, uint64_t bytes);
