@@ -185,6 +185,46 @@ CDP__PRIVATE void cdp__pipe_find_turns(cdp_pipeline *p) {
         p->turns[2 * p->nth[cdp__pipe_row(p, row)->stage] + 1] = row;
 }
 
+/* Copies `bytes` of a list behind *used bytes, and *used grows; without `kept` it is counted alone.
+   Returns where the copy is. */
+CDP__PRIVATE const void *cdp__pipe_keep(
+    uint8_t *kept, uint64_t *used, const void *list, uint64_t bytes) {
+    const uint64_t at = *used;
+    *used += (bytes + 7) / 8 * 8;
+    if (!kept || !bytes) return list;
+    memcpy(kept + at, list, (size_t)bytes);
+    return kept + at;
+}
+
+/* The lists of this rank's stages, in memory of the pipeline. Returns how many bytes they have. */
+CDP__PRIVATE uint64_t cdp__pipe_keep_lists(cdp_pipe_stage *stages, uint32_t count, uint8_t *kept) {
+    uint64_t used = 0;
+    for (uint32_t k = 0; k < count; ++k) {
+        cdp_pipe_stage *s = &stages[k];
+        s->in =
+            (const cdp_pipe_edge *)cdp__pipe_keep(kept, &used, s->in, s->in_count * sizeof *s->in);
+        s->out = (const cdp_pipe_edge *)cdp__pipe_keep(
+            kept, &used, s->out, s->out_count * sizeof *s->out);
+        s->tied = (const cdp_pipe_tied *)cdp__pipe_keep(
+            kept, &used, s->tied, s->tied_count * sizeof *s->tied);
+        s->groups = (cdp_group *const *)cdp__pipe_keep(
+            kept, &used, s->groups, s->group_count * sizeof *s->groups);
+    }
+    return used;
+}
+
+CDP__PRIVATE cdp_status cdp__pipe_take_stages(cdp_pipeline *p, const cdp_pipeline_desc *d) {
+    const uint64_t bytes = d->stage_count * sizeof *p->stages;
+    p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, bytes);
+    if (!p->stages) return cdp__pipe_nomem("cdp_pipeline_create", bytes);
+    if (bytes) memcpy(p->stages, d->stages, (size_t)bytes);
+    const uint64_t lists = cdp__pipe_keep_lists(p->stages, d->stage_count, NULL);
+    p->kept = (uint8_t *)cdp__pipe_alloc(p->os, lists);
+    if (!p->kept) return cdp__pipe_nomem("cdp_pipeline_create", lists);
+    (void)cdp__pipe_keep_lists(p->stages, d->stage_count, p->kept);
+    return CDP_OK;
+}
+
 CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_desc *d) {
     const cdp__pipe_table *t = p->table;
     uint64_t used;
@@ -195,7 +235,8 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
         p->widest = (uint32_t)cdp__max(p->widest, d->stages[k].out_count);
     }
     const uint64_t lists = (uint64_t)d->stage_count * t->micros * 4;
-    p->stages = (cdp_pipe_stage *)cdp__pipe_alloc(p->os, d->stage_count * sizeof *p->stages);
+    const cdp_status st = cdp__pipe_take_stages(p, d);
+    if (st != CDP_OK) return st;
     p->nth = (uint32_t *)cdp__pipe_alloc(p->os, t->stages * sizeof *p->nth);
     p->slots = (uint32_t *)cdp__pipe_alloc(p->os, cdp__pipe_cells(t) * sizeof *p->slots);
     p->turns = (uint64_t *)cdp__pipe_alloc(p->os, 2ull * d->stage_count * sizeof *p->turns);
@@ -208,10 +249,9 @@ CDP__PRIVATE cdp_status cdp__pipe_take_desc(cdp_pipeline *p, const cdp_pipeline_
     if (live && p->slots) cdp__pipe_deal_slots(t, p->rank, p->slots, live);
     const bool dealt = live != NULL;
     cdp__pipe_free(p->os, live);
-    if (!dealt || !p->stages || !p->nth || !p->slots || !p->turns || !p->pointers || !p->receives
-        || !p->sends || !p->times || !p->losses)
+    if (!dealt || !p->nth || !p->slots || !p->turns || !p->pointers || !p->receives || !p->sends
+        || !p->times || !p->losses)
         return cdp__pipe_nomem("cdp_pipeline_create", lists * p->widest * sizeof *p->pointers);
-    if (d->stage_count) memcpy(p->stages, d->stages, d->stage_count * sizeof *p->stages);
     for (uint32_t s = 0; s < t->stages; ++s)
         if (t->place[s] == p->rank) p->nth[s] = own++;
     cdp__pipe_find_turns(p);
@@ -227,6 +267,7 @@ CDP_API void cdp_pipeline_destroy(cdp_pipeline *pipeline) {
     cdp__ended_add(p);
     const cdp_os *os = p->os;
     cdp__pipe_free(os, p->stages);
+    cdp__pipe_free(os, p->kept);
     cdp__pipe_free(os, p->nth);
     cdp__pipe_free(os, p->slots);
     cdp_group_destroy(p->tie);

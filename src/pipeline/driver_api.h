@@ -98,7 +98,7 @@ typedef struct cdp_pipe_stage {
     /* Weights that ranks of copies of the stage divide among them. Tied gradients and those of .ddp
        are of other weights (default: all weights are here) */
     cdp_pipe_shards shards;
-    /* Groups that callbacks use, as of tensor parallel ranks; read when a step fails, which aborts
+    /* Groups that callbacks use, as of tensor parallel ranks; a step that fails aborts
        them, so that their ranks do not wait for this one (default: none) */
     cdp_group *const *groups;
     uint32_t group_count;
@@ -108,8 +108,8 @@ typedef struct cdp_pipe_stage {
 typedef struct cdp_pipeline_desc {
     cdp_group *group; /* of as many ranks as the schedule has; must outlive the pipeline */
     const cdp_schedule *schedule; /* must outlive it, too */
-    /* of this rank, in the order of their numbers; copied, but for the lists that they point to:
-       these, as in, out, tied and groups, must outlive the pipeline */
+    /* of this rank, in the order of their numbers; copied, with their lists of edges, of tied
+       gradients and of groups */
     const cdp_pipe_stage *stages;
     uint32_t stage_count;
     uint32_t

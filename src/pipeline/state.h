@@ -30,6 +30,7 @@ struct cdp_pipeline {
     const cdp__pipe_table *table;
     uint32_t rank, stage_count, widest; /* widest: most tensors of an edge of this rank */
     cdp_pipe_stage *stages;
+    uint8_t *kept;              /* the lists that they point to */
     uint32_t *nth;              /* of each stage: its number on this rank */
     uint32_t *slots;            /* of each cell */
     uint64_t *turns;            /* of each stage of this rank: its first row, and its last one */

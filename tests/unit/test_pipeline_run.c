@@ -299,9 +299,11 @@ static uint64_t now_ms(void) {
 
 static cdp_status rank_open(model *k, cdp_group *g, uint32_t timeout_ms) {
     const uint32_t r = cdp_world_rank_of(g, cdp_rank(g));
+    border lists[STAGES + 1]; /* gone when this function returns, and overwritten before */
+    memcpy(lists, k->borders, sizeof lists);
     kept[r].count = 0;
     for (uint32_t s = 0; s < k->stages; ++s) {
-        const border *in = &k->borders[s], *out = in + 1;
+        const border *in = &lists[s], *out = in + 1;
         if (cdp_schedule_rank_of(k->schedule, s) != cdp_rank(g)) continue;
         part *at = &kept[r].parts[kept[r].count];
         part_open(at, k, g, s);
@@ -322,7 +324,9 @@ static cdp_status rank_open(model *k, cdp_group *g, uint32_t timeout_ms) {
         .stage_count = kept[r].count,
         .timeout_ms = timeout_ms,
         .tag = 100};
-    return cdp_pipeline_create(&d, &kept[r].pipeline);
+    const cdp_status st = cdp_pipeline_create(&d, &kept[r].pipeline);
+    memset(lists, 0xee, sizeof lists);
+    return st;
 }
 
 static void rank_close(uint32_t r) {
