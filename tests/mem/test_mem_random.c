@@ -168,15 +168,20 @@ static void check_new(run *r, const live *l) {
     r->stream_of[slot] = l->stream + 1;
 }
 
-/* The best block for a small request by searching all; 0: there is none. */
+/* The best block for a small request by searching all; 0: there is none. The end of a segment that
+   grows serves only if no other block does. */
 static uint64_t oracle(const run *r, uint64_t size, uint32_t stream) {
-    uint64_t best = UINT64_MAX;
+    uint64_t best = UINT64_MAX, end = UINT64_MAX;
     for (const cdp__mem_span *s = r->mem->spans; s; s = s->next) {
         if (s->large || s->arena->pool != &r->mem->base || s->arena->stream != fake_handle(stream))
             continue;
         for (const cdp__mem_part *p = s->first; p; p = p->next)
-            if (p->state == CDP_MEM_INACTIVE && p->size >= size && p->size < best) best = p->size;
+            if (p->state == CDP_MEM_INACTIVE && p->size >= size) {
+                uint64_t *const of = s->range && !p->next ? &end : &best;
+                if (p->size < *of) *of = p->size;
+            }
     }
+    if (best == UINT64_MAX) best = end;
     return best == UINT64_MAX ? 0 : best;
 }
 
