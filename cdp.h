@@ -926,15 +926,15 @@ typedef int32_t cdp_poll_func(
 
 typedef struct cdp_os cdp_os;
 
-/* What the library asks of the machine. alloc, release, now_ns and random are required; net,
-   threads, shared and files are optional groups. Where all functions of a group are NULL it is
-   absent: then everything that needs it is refused at creation with a sentence, and the rest works.
-   A missing function of a group that is there, or a required one, is named there, too (INVALID;
-   builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function is set:
-   net.watch_open, threads.start, shared.create, files.open_file. Without
-   `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
-   own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
-   `files` there is no file store, and nothing writes dumps.
+/* What the library asks of the machine. alloc, release and now_ns are required, random where there
+   is net; net, threads, shared and files are optional groups. Where all functions of a group are
+   NULL it is absent: then everything that needs it is refused at creation with a sentence, and the
+   rest works. A missing function of a group that is there, or a required one, is named there, too
+   (INVALID; builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function is
+   set: net.watch_open, threads.start, shared.create, files.open_file. Without `threads` the library
+   runs in the caller's thread alone. Without `net` only hubs and a program's own transport connect
+   ranks. Without `shared` processes of one machine talk over `net`. Without `files` there is no file
+   store, and nothing writes dumps.
 
    To replace a part, copy *cdp_os_default(), change that part, and pass the copy in a desc; it
    must outlive everything that was made with it. A simulation replaces clock, random and net; a
@@ -1000,9 +1000,6 @@ typedef struct cdp_os_net {
         void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns);
     /* NULL, unless the functions above are those of cdp_os_use_poll(), which call it. */
     cdp_poll_func *poll_fds;
-    /* How much later than its deadline watch_wait may return. A wait with a budget polls for so
-       long in the end, so as not to exceed it (default: 1000 us) */
-    uint32_t late_us;
 
     /* Another thread ends a watch_wait() with these; all three may be NULL in an os without
        threads. wake_open makes two descriptors (both may be the same one): fd[0] is ready to read
@@ -1028,6 +1025,9 @@ typedef struct cdp_os_net {
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
     /* May be NULL. How many descriptors this process may have open at once; 0: not known. */
     uint64_t (*descriptor_limit)(void *user);
+    /* How much later than its deadline watch_wait may return. A wait with a budget polls for so
+       long in the end, so as not to exceed it (default: 1000 us) */
+    uint32_t late_us;
 } cdp_os_net;
 
 /* Threads. start, mutex_create and cond_create return NULL when out of memory, which they take from
@@ -4229,6 +4229,7 @@ CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
 
 CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_net(const cdp_os *os) {
     if (!os->net.watch_open) return NULL;
+    CDP__NEED(random);
     CDP__NEED(net.resolve);
     CDP__NEED(net.listen_at);
     CDP__NEED(net.accept_next);
@@ -4286,7 +4287,6 @@ CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
     CDP__NEED(alloc);
     CDP__NEED(release);
     CDP__NEED(now_ns);
-    CDP__NEED(random);
     lacks = cdp__os_lacks_net(os);
     if (!lacks) lacks = cdp__os_lacks_threads(os);
     if (!lacks) lacks = cdp__os_lacks_shared(os);
@@ -7737,6 +7737,13 @@ CDP__PRIVATE int32_t cdp__os_poll(
 }
 #endif
 
+/* How late a wait wakes, mostly, after cdp__os_watch_fine(). */
+#if defined(CDP__EPOLL) && !defined(CDP_NO_FRAMES) && defined(SYS_ppoll)
+#define CDP__OS_LATE_US 100u
+#else
+#define CDP__OS_LATE_US 0u
+#endif
+
 #ifdef CDP__EPOLL
 #include <sys/epoll.h>
 
@@ -7786,12 +7793,7 @@ CDP__PRIVATE void cdp__os_watch_remove(void *user, void *watch, int32_t fd) {
     (void)cdp__os_watch_set(watch, fd, 0, NULL, EPOLL_CTL_DEL);
 }
 
-#ifdef CDP_NO_FRAMES /* waits have no budgets */
-#define CDP__OS_LATE_US 0u
-#else
-#define CDP__OS_LATE_US 100u /* how late a wait wakes, mostly, after cdp__os_watch_fine() */
-#endif
-
+#if CDP__OS_LATE_US
 /* epoll_wait() counts milliseconds: a deadline that is near is slept for on a finer clock first. */
 CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
     struct pollfd p;
@@ -7799,7 +7801,7 @@ CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
         long s, ns;
     } left;
     uint64_t now;
-    if (!CDP__OS_LATE_US || deadline_ns == 0 || deadline_ns == CDP__NEVER) return;
+    if (deadline_ns == 0 || deadline_ns == CDP__NEVER) return;
     now = cdp__os_now(NULL);
     if (now >= deadline_ns || deadline_ns - now > 50 * CDP__MS) return;
     left.s = 0;
@@ -7809,6 +7811,9 @@ CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
     p.revents = 0;
     (void)syscall(SYS_ppoll, &p, 1ul, &left, NULL, 0ul);
 }
+#else
+#define cdp__os_watch_fine(watch, deadline_ns) ((void)0)
+#endif
 
 CDP__PRIVATE int32_t cdp__os_watch_wait(
     void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {
@@ -8792,11 +8797,11 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
-        cdp__os_watch_remove, cdp__os_watch_wait, NULL, CDP__OS_LATE_US
+        cdp__os_watch_remove, cdp__os_watch_wait, NULL
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__pollwatch_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
-        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll, 0
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll
 #endif
 #ifdef __linux__
 #define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
@@ -8864,7 +8869,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, CDP__OS_ACCEPT, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
-            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_DIAGNOSTICS                    \
+            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_DIAGNOSTICS, CDP__OS_LATE_US   \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {
@@ -22476,13 +22481,13 @@ CDP__PRIVATE cdp_status cdp__lists_check(
 
 /* Copies the parts of a list to packed memory, or back. */
 CDP__PRIVATE void cdp__list_copy(
-    const cdp_group *g, const cdp_request *rq, const cdp__list *l, uint8_t *packed, bool back) {
+    const cdp_group *g, const cdp_request *rq, const cdp__list *l, uint8_t *at, bool back) {
     uint32_t r;
     for (r = 0; l->at && r < g->desc.world_size; ++r) {
         const size_t bytes = (size_t)cdp__list_part(l, rq, r);
-        if (bytes && back) memcpy((void *)(uintptr_t)l->at[r], packed, bytes);
-        if (bytes && !back) memcpy(packed, l->at[r], bytes);
-        packed += bytes;
+        if (bytes && back) memcpy((void *)(uintptr_t)l->at[r], at, bytes);
+        if (bytes && !back) memcpy(at, l->at[r], bytes);
+        at += bytes;
     }
 }
 

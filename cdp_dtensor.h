@@ -4114,8 +4114,17 @@ CDP__DT bool cdp__dt_running(const cdp_plan *p) {
     return p->turns && cdp__atomic_load_u32(&p->turns->pending, CDP__ACQUIRE) != 0;
 }
 
+/* Of a group that has failed, peers may still access the memory that it was given. */
+CDP__DT bool cdp__dt_groups_fine(const cdp_plan *p) {
+    bool fine = cdp_group_status(p->group) == CDP_OK;
+    for (uint32_t k = 0; k < p->act_count && fine; ++k)
+        fine = cdp_group_status(cdp__dt_act_group(p, &p->acts[k])) == CDP_OK;
+    return fine;
+}
+
 CDP__DT bool cdp__dt_scratch_idle(const cdp__dt_scratch *s) {
-    return !s->held && !(s->user && cdp__dt_running(s->user));
+    const cdp_plan *const p = s->user;
+    return !s->held && (!p || (!cdp__dt_running(p) && (!p->turns || cdp__dt_groups_fine(p))));
 }
 
 /* Frees what no run uses, all of it or only what is smaller than `below` bytes. */
@@ -4183,9 +4192,9 @@ CDP__DT cdp_status cdp__dt_scratch_take(cdp_plan *p) {
 CDP__DT void cdp__dt_scratch_give(cdp_plan *p, bool gone) {
     for (cdp__dt_scratch *s = p->mesh->root->scratch; s; s = s->next) {
         if (s->user != p) continue;
-        s->held = s->held && cdp_group_status(p->group) != CDP_OK;
+        s->held = s->held && !cdp__dt_groups_fine(p);
         if (!gone) continue;
-        s->held = s->held || cdp__dt_running(p);
+        s->held = s->held || cdp__dt_running(p) || !cdp__dt_groups_fine(p);
         s->user = NULL;
     }
 }
@@ -5960,6 +5969,8 @@ CDP__DT cdp_status cdp__dt_plan_whole(cdp_plan *p) {
     p->whole = true;
     p->phases = NULL;
     p->list = NULL;
+    p->acts = NULL;
+    p->act_count = p->info.calls = 0;
     p->phase_count = p->info.messages = 0;
     p->scratch_used = p->info.send_bytes = p->info.recv_bytes = p->info.copied_bytes = 0;
     const cdp_status st = cdp__dt_plan_build(p);

@@ -285,7 +285,9 @@ typedef struct cdp_mem_desc {
                                      GiB; 0, or a power of two up to 64                         */
     /* Segments grow and shrink by pages, which cures fragmentation: the source must have map and
        unmap, and max_split_bytes and no_cache be 0. Pools that are fixed, made with no_split or
-       over a source without map have ordinary segments (default: off). */
+       over a source without map have ordinary segments. gc_threshold leaves segments that grow
+       alone. A stream that is destroyed must have been forgotten (cdp_mem_forget_stream): pages
+       wait for theirs before they are unmapped (default: off). */
     bool expandable;
     double gc_threshold;        /* of the limit, between 0 and 1 (default: 0, no collection)  */
     bool coarse_bins;           /* 32 bins for each power of two in place of one for each
@@ -572,9 +574,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch_level(
 /* Let blocks with this label, and with labels inside it ("activations/layer 3" of "activations"),
    hold at most `bytes`; 0: no budget any more. A request that would hold more is NOMEM before
    memory is searched, and its text names label, budget and what is held; cdp_mem_on_oom is not
-   called. Bytes are those of cdp_mem_held_by, so budgets hold while something is recorded. 8 labels
-   may have one. Errors: INVALID (no label, or one of more than 127 bytes; 8 budgets exist), STATE
-   (nothing is recorded). */
+   called. Bytes are those of cdp_mem_held_by, so budgets hold while something is recorded; a block
+   whose rest is not divided off may exceed its budget by that rest. 8 labels may have one. Errors:
+   INVALID (no label, or one of more than 127 bytes; 8 budgets exist), STATE (nothing is recorded).
+   */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_set_budget(
     cdp_mem *mem, const char *label, uint64_t bytes);
 
@@ -870,6 +873,7 @@ struct cdp__mem_range {
 struct cdp__mem_arena { /* the blocks of one pool for one stream */
     cdp_mem_pool *pool;
     void *stream;
+    bool forgotten;                /* the stream may be gone */
     struct cdp__mem_bins *bins[2]; /* small, large; made when needed */
     cdp__mem_range *ranges[2];     /* likewise                       */
     cdp__mem_arena *next;
@@ -2112,6 +2116,7 @@ CDP__MEM_HOT cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, v
     cdp__mem_arena **at = &pool->arenas, *a;
     for (a = *at; a && a->stream != stream; a = *at)
         at = &a->next;
+    if (a) a->forgotten = false; /* another stream may have its handle */
     if (a && at == &pool->arenas) return a;
     if (a)
         *at = a->next;
@@ -2982,14 +2987,17 @@ CDP__PRIVATE bool cdp__mem_spot_find(
 
 /* Adds a range with room for `size` bytes to an arena. */
 CDP__PRIVATE cdp_status cdp__mem_range_new(
-    cdp_mem *m, cdp__mem_arena *a, bool large, uint64_t size) {
+    cdp_mem *m, cdp__mem_arena *a, bool large, uint64_t size, bool *no_host) {
     const cdp_mem_source *const s = &a->pool->source;
     cdp__mem_range *const r = (cdp__mem_range *)cdp__alloc_zero(m->os, sizeof *r);
     cdp__mem_range **last = &a->ranges[large];
     uint64_t least = cdp__mem_up_to(size, s->page_bytes), bytes = 0;
     void *at = NULL;
     cdp_status st = CDP_OK;
-    if (!r) return cdp__fail_nomem("the records of cdp_mem_alloc", sizeof *r);
+    if (!r) {
+        *no_host = true;
+        return cdp__fail_nomem("the records of cdp_mem_alloc", sizeof *r);
+    }
     st = s->range_reserve(s->user, least, &at, &bytes);
     if (st == CDP_OK && ((uintptr_t)at % CDP__MEM_UNIT || bytes < least || bytes % s->page_bytes)) {
         s->range_release(s->user, at, bytes);
@@ -3049,7 +3057,11 @@ CDP__PRIVATE cdp_status cdp__mem_expand(cdp_mem *m, const cdp__mem_call *c, cdp_
     cdp__mem_spot spot;
     cdp_status st = CDP_OK;
     if (!cdp__mem_spot_find(a, large, size, &spot)) {
-        st = cdp__mem_range_new(m, a, large, size);
+        if (m->limit && size > m->limit) {
+            ++m->stats.oom_rejections;
+            return CDP_ERR_NOMEM;
+        }
+        st = cdp__mem_range_new(m, a, large, size, no_host);
         if (st != CDP_OK || !cdp__mem_spot_find(a, large, size, &spot)) return st;
     }
     if (m->limit && (spot.cost > m->limit || m->held > m->limit - spot.cost)) {
@@ -3091,7 +3103,7 @@ CDP__PRIVATE cdp_status cdp__mem_unmap(
     if (!cdp__mem_prepare(m))
         return cdp__fail_nomem("the records of unmapped pages", CDP__MEM_SLAB * sizeof *p);
     cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_UNMAP, at, bytes, a->pool);
-    st = source->unmap(source->user, (void *)(uintptr_t)at, bytes, a->stream);
+    st = source->unmap(source->user, (void *)(uintptr_t)at, bytes, a->forgotten ? NULL : a->stream);
     if (st != CDP_OK) {
         cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_MAP, at, bytes, a->pool);
         return st;
@@ -7536,9 +7548,11 @@ CDP__PRIVATE cdp_status cdp__mem_host_info(void *user, uint64_t *free_bytes, uin
 CDP__PRIVATE cdp_status cdp__mem_host_range_reserve(
     void *user, uint64_t least, void **at, uint64_t *bytes) {
     const cdp__mem_host *const h = (const cdp__mem_host *)user;
-    uint64_t n = h->limit ? cdp__mem_up_to(h->limit + h->limit / 8, CDP__MEM_SMALL_SEGMENT)
-                          : CDP__MEM_HOST_RANGE;
-    for (n = cdp__max(n, least);; n = cdp__max(least, n / 2)) {
+    const uint64_t limit = cdp__min(h->limit, CDP__MEM_HOST_RANGE / 2);
+    uint64_t n =
+        limit ? cdp__mem_up_to(limit + limit / 8, CDP__MEM_SMALL_SEGMENT) : CDP__MEM_HOST_RANGE;
+    for (n = cdp__max(n, least);;
+         n = cdp__max(least, n / 2 / CDP__MEM_SMALL_SEGMENT * CDP__MEM_SMALL_SEGMENT)) {
         *at = n <= PTRDIFF_MAX ? cdp__pages_reserve(n) : NULL;
         *bytes = n;
         if (*at) return CDP_OK;
@@ -8353,7 +8367,10 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     if (!out) return cdp__missing("cdp_mem_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_mem_create", "desc");
-    if (cdp__os_whole(desc->os, "cdp_mem_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(desc->os, "cdp_mem_create") != CDP_OK) {
+        if (desc->source) cdp__mem_source_drop(desc->source);
+        return CDP_ERR_INVALID;
+    }
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;
@@ -8554,7 +8571,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mem_budget_check(const cdp_mem *m, uint64
 }
 
 CDP_API cdp_status cdp_mem_set_budget(cdp_mem *mem, const char *label, uint64_t bytes) {
-    cdp__mem_budget *b = NULL, *unused = NULL;
+    cdp__mem_budget *b = NULL, *vacant = NULL;
     cdp_status st = CDP_OK;
     uint32_t i;
     if (cdp__mem_here(mem, "cdp_mem_set_budget") != CDP_OK) return cdp_last_error()->status;
@@ -8565,11 +8582,11 @@ CDP_API cdp_status cdp_mem_set_budget(cdp_mem *mem, const char *label, uint64_t 
     cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
         if (!mem->budgets[i].bytes)
-            unused = &mem->budgets[i];
+            vacant = &mem->budgets[i];
         else if (strcmp(mem->budgets[i].text, label) == 0)
             b = &mem->budgets[i];
     }
-    if (!b) b = unused;
+    if (!b) b = vacant;
     if (bytes && !mem->log.labels.os)
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_mem_set_budget: nothing is recorded, so no label holds bytes; record with history "
@@ -8578,7 +8595,7 @@ CDP_API cdp_status cdp_mem_set_budget(cdp_mem *mem, const char *label, uint64_t 
         st = cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_set_budget: %u labels have a budget already; set one of them to 0 first",
             CDP__MEM_WATCHERS);
-    if (st == CDP_OK && b && (bytes || b != unused)) {
+    if (st == CDP_OK && b && (bytes || b != vacant)) {
         b->bytes = bytes;
         cdp__mem_text_copy(b->text, label, sizeof b->text);
     }
@@ -8789,6 +8806,8 @@ CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c
 
 CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     const cdp__mem_span *s;
+    cdp_mem_pool *pool;
+    cdp__mem_arena *a;
     cdp__mem_call c;
     cdp_status st = CDP_OK;
     if (cdp__mem_here(mem, "cdp_mem_forget_stream") != CDP_OK) return cdp_last_error()->status;
@@ -8809,6 +8828,9 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     }
     if (st == CDP_OK) cdp__mem_stream_queue_forget(mem, &c, stream);
     if (st == CDP_OK) st = cdp__mem_arena_forget(mem, &c, stream);
+    for (pool = st == CDP_OK ? mem->base.next : NULL; pool; pool = pool->next)
+        for (a = pool->arenas; a; a = a->next)
+            if (a->stream == stream) a->forgotten = true;
     cdp__mem_unlock(mem);
     return st;
 }

@@ -3274,6 +3274,8 @@ CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
     const cdp__pipe_table *t = &d->schedule->table;
     const uint32_t rank = cdp_rank(d->group);
     uint32_t own = 0;
+    if (d->stage_count && !d->stages)
+        return cdp__pipe_missing("cdp_pipeline_create", "desc.stages");
     if (cdp_size(d->group) != t->ranks)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_pipeline_create: the group has %u ranks, the schedule %u", cdp_size(d->group),
@@ -3286,7 +3288,7 @@ CDP__PRIVATE cdp_status cdp__pipe_check_desc(const cdp_pipeline_desc *d) {
         }
         ++own;
     }
-    if (own != d->stage_count || (own && !d->stages))
+    if (own != d->stage_count)
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_pipeline_create: this rank has %u stages, desc.stage_count is %u", own,
             d->stage_count);

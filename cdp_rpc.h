@@ -353,9 +353,10 @@ typedef struct cdp_rpc_desc {
 } cdp_rpc_desc;
 
 /* Collective over the group: names and limits are exchanged. Errors, none of which leaves anything
-   behind: INVALID (desc; two functions with one id), NOMEM, BUSY (1024 rpcs in this process), IO
-   (no thread), MISMATCH (two ranks with one name; other versions, numbers or max_message_bytes: on
-   all ranks), or the failure of the exchange. */
+   behind: INVALID (desc; two functions with one id; survivors with a small window_bytes), NOMEM,
+   BUSY (1024 rpcs in this process), IO (no thread), MISMATCH (two ranks with one name; other
+   versions, numbers, survivors or max_message_bytes: on all ranks), or the failure of the
+   exchange. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out);
 
 /* Collective. Serves until no rank has a call under way, refuses new ones, drops references that
@@ -1926,6 +1927,12 @@ CDP__PRIVATE void cdp__roll_add(cdp__roll_say *sum, const cdp__roll_say *s) {
     *sum = most;
 }
 
+/* This turn waits no more for this rank. */
+CDP__PRIVATE bool cdp__roll_has_said(const cdp__roll *roll, uint32_t rank) {
+    const cdp__roll_word *w = &roll->words[rank];
+    return roll->out[rank] || (w->turn == roll->turn && !w->left && w->outs == roll->outs);
+}
+
 /* Ends the turn if all that are counted in have said the same list. */
 CDP__PRIVATE void cdp__roll_judge(cdp__roll *roll) {
     cdp__roll_say sum = roll->mine;
@@ -1934,8 +1941,8 @@ CDP__PRIVATE void cdp__roll_judge(cdp__roll *roll) {
     for (r = 0; r < roll->ranks; ++r) {
         const cdp__roll_word *w = &roll->words[r];
         if (r == roll->rank || roll->out[r]) continue;
-        if (w->turn != roll->turn || w->left) return;
-        if (w->outs != roll->outs && !CDP__RPC_PLANT(ANY_LIST)) return;
+        if (!cdp__roll_has_said(roll, r) && !(CDP__RPC_PLANT(ANY_LIST) && w->turn == roll->turn))
+            return;
         cdp__roll_add(&sum, &w->say);
     }
     roll->sum = sum;
@@ -1951,8 +1958,13 @@ CDP__PRIVATE bool cdp__roll_count_out(cdp__roll *roll, uint32_t rank) {
     return true;
 }
 
-/* Begins the next turn. */
+/* Begins the next turn. Who has said its last word although another turn is needed is mistaken. */
 CDP__PRIVATE void cdp__roll_begin(cdp__roll *roll, const cdp__roll_say *mine) {
+    uint32_t r;
+    for (r = 0; r < roll->ranks; ++r) {
+        if (roll->words[r].left) (void)cdp__roll_count_out(roll, r);
+        roll->words[r].left = false;
+    }
     roll->mine = *mine;
     ++roll->turn;
     roll->over = false;
@@ -1991,25 +2003,32 @@ CDP__PRIVATE const char *cdp__roll_got(cdp__roll *roll, uint32_t from, cdp__roll
     *changed = false;
     memset(&say, 0, sizeof say);
     memset(&sum, 0, sizeof sum);
-    if (kind >= CDP__ROLL_KINDS || !cdp__roll_get_say(body, roll->ranks, &say)
+    if (!cdp__roll_get_say(body, roll->ranks, &say)
         || !cdp__roll_get_say(body + CDP__ROLL_SAY_BYTES, roll->ranks, &sum)
         || cdp__roll_listed(list, from))
         return "a word about ranks that there are not";
-    if (roll->out[from] || roll->done) return NULL;
+    if (roll->out[from]) return NULL;
+    if (roll->done) { /* this rank waits for last words alone */
+        w->left = w->left || kind == CDP__ROLL_LAST;
+        return NULL;
+    }
     if (cdp__roll_listed(list, roll->rank)) {
         roll->cut_by = (int32_t)from;
         return NULL;
     }
     if (turn > roll->turn + 1 || turn < w->turn || w->left) return "a turn that cannot be";
+    if (kind == CDP__ROLL_LAST && (!roll->turn || turn != roll->turn + 1))
+        return "a last word that cannot be";
+    if (kind == CDP__ROLL_FAIL) {
+        if (!roll->failed) roll->why = say;
+        roll->failed = true;
+        return NULL;
+    }
     *changed = cdp__roll_join(roll, list, &w->outs);
     w->turn = turn;
     w->say = say;
     w->left = kind == CDP__ROLL_LAST;
-    if (kind == CDP__ROLL_FAIL && !roll->failed) {
-        roll->failed = true;
-        roll->why = say;
-    }
-    if (kind != CDP__ROLL_FAIL && turn == roll->turn + 1 && roll->turn && !roll->over) {
+    if (turn == roll->turn + 1 && roll->turn && !roll->over) {
         roll->sum = sum;
         for (r = 0; r < roll->ranks; ++r)
             roll->sum_out[r] = cdp__roll_listed(before, r);
@@ -2191,6 +2210,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
         return "a body where there is none";
     if ((p->kind == CDP__RPC_FAIL || p->kind == CDP__RPC_CTX_FAIL) && p->bytes > CDP__RPC_TEXT)
         return "too long a text";
+    if (p->kind == CDP__RPC_ROLL) return NULL; /* cdp__rpc_got_roll() knows its length */
     if (p->bytes < cdp__rpc_head_bytes(p)) return "too short a body";
     if (p->bytes - cdp__rpc_head_bytes(p) > max_bytes) return "too long a body";
     if ((p->flags & CDP__RPC_FETCH) && p->bytes != cdp__rpc_head_bytes(p))
@@ -3515,6 +3535,7 @@ CDP__PRIVATE const char *cdp__rpc_got_roll(cdp_rpc *rpc, uint32_t from, const cd
     const char *wrong;
     bool changed;
     if (!rpc->roll.words || p->bytes != cdp__roll_bytes(rpc->ranks)) return "a word of no length";
+    if (p->aux >= CDP__ROLL_KINDS) return "a word of no kind";
     wrong = cdp__roll_got(&rpc->roll, from, (cdp__roll_kind)p->aux, p->a, p->body, &changed);
     rpc->changed = true;
     if (changed) cdp__rpc_roll_changed(rpc);
@@ -6855,6 +6876,13 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     return st;
 }
 
+CDP__PRIVATE cdp_status cdp__rpc_under_way(const uint64_t all[CDP__RPC_COUNTS]) {
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
+        "come",
+        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
+}
+
 /* ---- sums among ranks that are alive, see rpc/roll.h */
 
 /* What this rank says if it does not come. */
@@ -6872,8 +6900,7 @@ CDP__PRIVATE cdp_status cdp__rpc_roll_late(cdp_rpc *rpc) {
     uint32_t r = 0;
     say.weight = (uint32_t)cdp__rpc_keeper(rpc, say.text, sizeof say.text, &say.at);
     if (!say.weight) {
-        while (r < rpc->ranks
-            && (r == rpc->rank || rpc->roll.out[r] || rpc->roll.words[r].turn >= rpc->roll.turn))
+        while (r < rpc->ranks && (r == rpc->rank || cdp__roll_has_said(&rpc->roll, r)))
             ++r;
         say.rank = say.at = r % rpc->ranks;
         cdp__format(say.text, sizeof say.text, "%s", CDP__RPC_NOT_HERE);
@@ -6906,6 +6933,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
             "cdp_rpc_shutdown: rank %u (%s) counts this rank out: it has lost this one, or a rank "
             "that it hears has",
             (uint32_t)roll->cut_by, rpc->peers[roll->cut_by].name);
+    if (!roll->over && !roll->why.text[0]) return cdp__rpc_under_way(roll->why.counts);
     if (!roll->over) return cdp__rpc_kept_by(rpc, roll->why.rank, roll->why.text, roll->why.at);
     memcpy(all, roll->sum.counts, sizeof roll->sum.counts);
     all[CDP__RPC_LOSSES] = 0;
@@ -6914,16 +6942,20 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
     return CDP_OK;
 }
 
+/* All ranks have heard this one's last word, or have said theirs, or are lost. */
 CDP__PRIVATE bool cdp__rpc_all_said(cdp_rpc *rpc, void *none) {
     uint32_t r;
     (void)none;
-    for (r = 0; r < rpc->ranks; ++r)
+    for (r = 0; r < rpc->ranks; ++r) {
         if (rpc->peers[r].queue) return false;
+        if (r != rpc->rank && !rpc->roll.out[r] && !rpc->lost[r] && !rpc->roll.words[r].left)
+            return false;
+    }
     return true;
 }
 
-/* The last turn is over: this rank says so, which others may still wait for. Lock held; released
-   meanwhile. */
+/* The last turn is over: this rank says so, which others may still wait for. It waits for their last
+   words: the end of its links could come before its own. Lock held; released meanwhile. */
 CDP__PRIVATE void cdp__rpc_roll_end(cdp_rpc *rpc, uint64_t until_ns) {
     if (!rpc->roll.words) return;
     rpc->roll.done = rpc->leaving = true;
@@ -6945,13 +6977,6 @@ CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
         ++r;
     if (r == rpc->ranks) return e.status;
     return cdp__rpc_kept_by(rpc, r, CDP__RPC_NOT_HERE, r);
-}
-
-CDP__PRIVATE cdp_status cdp__rpc_under_way(const uint64_t all[CDP__RPC_COUNTS]) {
-    return cdp__fail(CDP_ERR_TIMEOUT,
-        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
-        "come",
-        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
 }
 
 /* The deadline of some rank is over while all take part: they agree on what keeps them. Lock held;
@@ -7899,6 +7924,18 @@ CDP__PRIVATE bool cdp__call_outlived(const cdp_call *call) {
     return rpc && !cdp__rpc_exists(rpc) && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
+/* As long as the rpc exists, other threads may end the call. */
+CDP__PRIVATE bool cdp__call_has_ended(const cdp_call *call) {
+    cdp_rpc *rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    bool ended;
+    if (!rpc || !cdp__rpc_exists(rpc) || cdp__is_child(rpc->forks))
+        return call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
+    cdp__rpc_lock(rpc);
+    ended = call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
+    cdp_lock_release(&rpc->lock);
+    return ended;
+}
+
 /* The rpc of a call; NULL: the call was never started, or the rpc was destroyed. */
 CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
     cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;
@@ -8350,9 +8387,9 @@ CDP__PRIVATE const void *cdp__call_elements(
     if (call->tensor_count <= 1 && has == bytes && (of ? of : CDP_DTYPE_F32) == dtype)
         return tensor ? call->tensors->data : call->data;
     (void)cdp__fail(CDP_ERR_MISMATCH,
-        "cdp_call_reduce_many: the result of calls[%u] has %llu bytes%s, and not the %llu of dtype "
-        "%d that are asked for",
-        i, (unsigned long long)has, call->tensor_count > 1 ? " after several tensors" : "",
+        "cdp_call_reduce_many: the result of calls[%u] has %llu bytes of dtype %d%s, and not the "
+        "%llu of dtype %d that are asked for",
+        i, (unsigned long long)has, (int)of, call->tensor_count > 1 ? " after several tensors" : "",
         (unsigned long long)bytes, (int)dtype);
     return NULL;
 }
@@ -8373,7 +8410,7 @@ CDP__PRIVATE cdp_status cdp__call_reduce_check(
             "cdp_call_reduce_many: op %d does not exist for results of dtype %d", (int)op,
             (int)dtype);
     for (i = 0; i < call_count; ++i) {
-        if (calls[i].priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)
+        if (!cdp__call_has_ended(&calls[i]))
             return cdp__fail(CDP_ERR_STATE,
                 "cdp_call_reduce_many: calls[%u] has not ended, or has no result any more; "
                 "cdp_call_wait_many() comes first",

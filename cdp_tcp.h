@@ -353,7 +353,7 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_init_url(
 /* ---- >>tcp/backends_api: ways to start, by name ---------------------------------------------- */
 
 #ifndef CDP_NO_ENV
-/* Makes this rank's group, as cdp_init() does; `backend` of *desc is NULL, so it may call that. It
+/* Makes this rank's group, as cdp_init() does; `backend` of *desc is "tcp", so it may call that. It
    returns a status below 0 after a failure, and has left nothing behind then. */
 typedef cdp_status (*cdp_backend_func)(const cdp_tcp_desc *desc, void *user, cdp_group **out);
 
@@ -6070,9 +6070,9 @@ typedef struct cdp__named_backend {
 /* One table per process, filled before groups are started. */
 static cdp__named_backend cdp__backends[CDP__BACKENDS];
 
-/* NULL, "tcp" and "gloo" are cdp_init() itself. */
+/* None, "tcp" and "gloo" are cdp_init() itself. */
 CDP__PRIVATE bool cdp__backend_is_tcp(const char *name) {
-    return !name || strcmp(name, "tcp") == 0 || strcmp(name, "gloo") == 0;
+    return !name || !name[0] || strcmp(name, "tcp") == 0 || strcmp(name, "gloo") == 0;
 }
 
 CDP__PRIVATE bool cdp__backend_name_fits(const char *name) {
@@ -6096,7 +6096,7 @@ CDP__PRIVATE cdp__named_backend *cdp__backend_at(const char *name) {
 CDP_API cdp_status cdp_backend_register(const char *name, cdp_backend_func create, void *user) {
     cdp__named_backend *b;
     if (!name) return cdp__missing("cdp_backend_register", "name");
-    if (cdp__backend_is_tcp(name))
+    if (name[0] && cdp__backend_is_tcp(name))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_backend_register: the name '%s' is that of cdp_init(); use another one", name);
     if (!cdp__backend_name_fits(name))
@@ -6129,7 +6129,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__backend_start(const cdp_tcp_desc *desc, c
     cdp_status st;
     uint32_t i;
     if (b) {
-        d.backend = NULL;
+        d.backend = "tcp"; /* so that it may start a group from the environment, too */
         st = b->create(&d, b->user, out);
         if (st < 0) *out = NULL;
         return st;
@@ -6642,7 +6642,10 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
     if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
-        || d->exchange || !cdp__backend_is_tcp(d->backend))
+        || d->exchange)
+        return CDP_OK;
+    if (!cdp__backend_is_tcp(d->backend)
+        && (!l.launcher[0] || !strcmp(l.launcher, "torchrun") || l.local_size != l.world_size))
         return CDP_OK; /* a backend of the program may need no port */
     if (!l.launcher[0] || strcmp(l.launcher, "torchrun") == 0)
         return cdp__fail(CDP_ERR_INVALID,

@@ -75,8 +75,10 @@ static cdp_status learner_save(learner *l, const cdp_elastic_now *now) {
     uint64_t newest;
     if (st == CDP_OK) st = cdp_ckpt_save(l->ckpt, now->step);
     if (st != CDP_ERR_INVALID) return st;
+    const cdp_error why =
+        *cdp_last_error(); /* it exists already: of the step that it began with? */
     if (cdp_ckpt_newest(l->path, NULL, &newest) == CDP_OK && newest >= now->step) return CDP_OK;
-    return cdp_ckpt_save(l->ckpt, now->step); /* for its error */
+    return cdp_error_set(why.status, -1, 0, "%s", why.text);
 }
 
 /* Adds the gradient of the samples of one rank, and their loss behind it. */

@@ -562,6 +562,7 @@ contains
         integer(c_int64_t), intent(in) :: count
         integer(c_int), intent(in) :: dtype
         logical, intent(in) :: contiguous
+        if (count < 0) error stop 'cdp_of: an array (*) has no size: pass x(1:n)'
         if (.not. contiguous) error stop &
             'cdp_of: the elements of this array do not lie one after the other: copy it'
         array = cdp_array(data, count, dtype)

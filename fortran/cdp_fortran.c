@@ -49,6 +49,7 @@ static cdp_status fits(
     const int64_t need_in = many_in ? count * ranks : count;
     const int64_t need_out = many_out ? count * ranks : count;
     const char *const call = cdp_coll_name(r->kind);
+    if (!ranks) return CDP_OK; /* there is no group, as cdp_start() says */
     if (two && in->dtype != out->dtype)
         return invalid(call, "%s: in has dtype %lld, out %lld", in->dtype, out->dtype);
     if (two && in->count != need_in && !(r->kind == CDP_COLL_SCATTER && !root))
@@ -116,6 +117,13 @@ CDP_F cdp_status cdp_f_ddp_create(cdp_group *group, const cdp_f_parameter *param
         p[i].grad = params[i].grad.data;
         p[i].count = (uint64_t)params[i].value.count;
         p[i].dtype = (cdp_dtype)params[i].value.dtype;
+        if (p[i].grad
+            && (params[i].grad.count != params[i].value.count
+                || params[i].grad.dtype != params[i].value.dtype)) {
+            free(p);
+            return cdp_error_set(CDP_ERR_INVALID, -1, 0,
+                "cdp_ddp_create: grad of parameter %d is no array like its value", (int)i + 1);
+        }
     }
     desc.group = group;
     desc.params = p;

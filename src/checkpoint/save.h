@@ -321,6 +321,19 @@ CDP__PRIVATE void cdp__ck_set_folder(cdp__ck_save *s) {
             (unsigned long long)s->id);
 }
 
+/* Whether checkpoint.json of this step was cut, or changed: one that is whole, but of another
+   version or step, is somebody's. */
+CDP__PRIVATE bool cdp__ck_was_cut(cdp__ck_save *s) {
+    char folder[CDP__CK_PATH], path[CDP__CK_PATH], *data;
+    uint64_t bytes = 0;
+    cdp__ck_path(folder, s->c->path, s->name);
+    cdp__ck_path(path, folder, CDP__CK_DESCRIPTION);
+    if (cdp__ck_read_whole(&s->disk, path, CDP__CK_DESCRIPTION_MAX, &data, &bytes)) return false;
+    const bool cut = !cdp__ck_checked(data, bytes);
+    cdp__free(s->disk.os, data);
+    return cut;
+}
+
 /* C1: the folder with that name, and the files. */
 CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     const cdp_os_files *const f = &s->disk.os->files;
@@ -331,7 +344,8 @@ CDP__PRIVATE cdp_status cdp__ck_begin(cdp__ck_save *s) {
     st = cdp__ck_make_path(s);
     if (st == CDP_OK) st = cdp__ck_lock(s);
     if (st != CDP_OK) return st;
-    if (cdp__ck_complete(&s->disk, s->c->path, s->step, &r) || (r == EBADMSG && !s->disk.no_rename))
+    if (cdp__ck_complete(&s->disk, s->c->path, s->step, &r)
+        || (r == EBADMSG && !(s->disk.no_rename && cdp__ck_was_cut(s))))
         return cdp_error_set(CDP_ERR_INVALID, -1, 0,
             "cdp_ckpt_save: step %llu exists in %s; remove it, or save another step",
             (unsigned long long)s->step, s->c->path);
@@ -436,7 +450,7 @@ CDP__PRIVATE void cdp__ck_undo(cdp__ck_save *s) {
     int32_t why = ENOENT;
     if (!s->folder[0] || !name) return;
     if (s->disk.no_rename && cdp__ck_complete(&s->disk, s->c->path, s->step, &why)) return;
-    if (why == ENOENT || why == EBADMSG)
+    if (why == ENOENT || (why == EBADMSG && cdp__ck_was_cut(s)))
         (void)cdp__ck_remove_folder(&s->disk, s->c->path, name + 1);
 }
 

@@ -186,7 +186,7 @@ CDP__PRIVATE int32_t cdp__ck_unmake_step(
     cdp__ck_path(folder, path, name);
     cdp__ck_path(file, folder, CDP__CK_DESCRIPTION);
     err = -d->os->files.remove_file(d->os->user, file);
-    if (!err) err = cdp__ck_sync_folder(d, folder);
+    if (!err || err == ENOENT) err = cdp__ck_sync_folder(d, folder); /* it may be gone unsynced */
     return err && err != ENOENT ? err : cdp__ck_remove_folder(d, path, name);
 }
 

@@ -268,6 +268,8 @@ CDP__DT cdp_status cdp__dt_plan_whole(cdp_plan *p) {
     p->whole = true;
     p->phases = NULL;
     p->list = NULL;
+    p->acts = NULL;
+    p->act_count = p->info.calls = 0;
     p->phase_count = p->info.messages = 0;
     p->scratch_used = p->info.send_bytes = p->info.recv_bytes = p->info.copied_bytes = 0;
     const cdp_status st = cdp__dt_plan_build(p);

@@ -98,13 +98,13 @@ CDP__PRIVATE cdp_status cdp__lists_check(
 
 /* Copies the parts of a list to packed memory, or back. */
 CDP__PRIVATE void cdp__list_copy(
-    const cdp_group *g, const cdp_request *rq, const cdp__list *l, uint8_t *packed, bool back) {
+    const cdp_group *g, const cdp_request *rq, const cdp__list *l, uint8_t *at, bool back) {
     uint32_t r;
     for (r = 0; l->at && r < g->desc.world_size; ++r) {
         const size_t bytes = (size_t)cdp__list_part(l, rq, r);
-        if (bytes && back) memcpy((void *)(uintptr_t)l->at[r], packed, bytes);
-        if (bytes && !back) memcpy(packed, l->at[r], bytes);
-        packed += bytes;
+        if (bytes && back) memcpy((void *)(uintptr_t)l->at[r], at, bytes);
+        if (bytes && !back) memcpy(at, l->at[r], bytes);
+        at += bytes;
     }
 }
 

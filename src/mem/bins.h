@@ -63,6 +63,7 @@ struct cdp__mem_range {
 struct cdp__mem_arena { /* the blocks of one pool for one stream */
     cdp_mem_pool *pool;
     void *stream;
+    bool forgotten;                /* the stream may be gone */
     struct cdp__mem_bins *bins[2]; /* small, large; made when needed */
     cdp__mem_range *ranges[2];     /* likewise                       */
     cdp__mem_arena *next;

@@ -504,6 +504,7 @@ CDP__MEM_HOT cdp__mem_arena *cdp__mem_arena_of(cdp_mem *m, cdp_mem_pool *pool, v
     cdp__mem_arena **at = &pool->arenas, *a;
     for (a = *at; a && a->stream != stream; a = *at)
         at = &a->next;
+    if (a) a->forgotten = false; /* another stream may have its handle */
     if (a && at == &pool->arenas) return a;
     if (a)
         *at = a->next;

@@ -60,7 +60,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__mem_budget_check(const cdp_mem *m, uint64
 }
 
 CDP_API cdp_status cdp_mem_set_budget(cdp_mem *mem, const char *label, uint64_t bytes) {
-    cdp__mem_budget *b = NULL, *unused = NULL;
+    cdp__mem_budget *b = NULL, *vacant = NULL;
     cdp_status st = CDP_OK;
     uint32_t i;
     if (cdp__mem_here(mem, "cdp_mem_set_budget") != CDP_OK) return cdp_last_error()->status;
@@ -71,11 +71,11 @@ CDP_API cdp_status cdp_mem_set_budget(cdp_mem *mem, const char *label, uint64_t 
     cdp__mem_lock(mem);
     for (i = 0; i < CDP__MEM_WATCHERS; ++i) {
         if (!mem->budgets[i].bytes)
-            unused = &mem->budgets[i];
+            vacant = &mem->budgets[i];
         else if (strcmp(mem->budgets[i].text, label) == 0)
             b = &mem->budgets[i];
     }
-    if (!b) b = unused;
+    if (!b) b = vacant;
     if (bytes && !mem->log.labels.os)
         st = cdp__fail(CDP_ERR_STATE,
             "cdp_mem_set_budget: nothing is recorded, so no label holds bytes; record with history "
@@ -84,7 +84,7 @@ CDP_API cdp_status cdp_mem_set_budget(cdp_mem *mem, const char *label, uint64_t 
         st = cdp__fail(CDP_ERR_INVALID,
             "cdp_mem_set_budget: %u labels have a budget already; set one of them to 0 first",
             CDP__MEM_WATCHERS);
-    if (st == CDP_OK && b && (bytes || b != unused)) {
+    if (st == CDP_OK && b && (bytes || b != vacant)) {
         b->bytes = bytes;
         cdp__mem_text_copy(b->text, label, sizeof b->text);
     }

@@ -224,6 +224,8 @@ CDP__PRIVATE cdp_status cdp__mem_arena_forget(cdp_mem *m, const cdp__mem_call *c
 
 CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     const cdp__mem_span *s;
+    cdp_mem_pool *pool;
+    cdp__mem_arena *a;
     cdp__mem_call c;
     cdp_status st = CDP_OK;
     if (cdp__mem_here(mem, "cdp_mem_forget_stream") != CDP_OK) return cdp_last_error()->status;
@@ -244,6 +246,9 @@ CDP_API cdp_status cdp_mem_forget_stream(cdp_mem *mem, void *stream) {
     }
     if (st == CDP_OK) cdp__mem_stream_queue_forget(mem, &c, stream);
     if (st == CDP_OK) st = cdp__mem_arena_forget(mem, &c, stream);
+    for (pool = st == CDP_OK ? mem->base.next : NULL; pool; pool = pool->next)
+        for (a = pool->arenas; a; a = a->next)
+            if (a->stream == stream) a->forgotten = true;
     cdp__mem_unlock(mem);
     return st;
 }

@@ -81,7 +81,9 @@ typedef struct cdp_mem_desc {
                                      GiB; 0, or a power of two up to 64                         */
     /* Segments grow and shrink by pages, which cures fragmentation: the source must have map and
        unmap, and max_split_bytes and no_cache be 0. Pools that are fixed, made with no_split or
-       over a source without map have ordinary segments (default: off). */
+       over a source without map have ordinary segments. gc_threshold leaves segments that grow
+       alone. A stream that is destroyed must have been forgotten (cdp_mem_forget_stream): pages
+       wait for theirs before they are unmapped (default: off). */
     bool expandable;
     double gc_threshold;        /* of the limit, between 0 and 1 (default: 0, no collection)  */
     bool coarse_bins;           /* 32 bins for each power of two in place of one for each

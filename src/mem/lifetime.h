@@ -133,7 +133,10 @@ CDP_API cdp_status cdp_mem_create(const cdp_mem_desc *desc, cdp_mem **out) {
     if (!out) return cdp__missing("cdp_mem_create", "out");
     *out = NULL;
     if (!desc) return cdp__missing("cdp_mem_create", "desc");
-    if (cdp__os_whole(desc->os, "cdp_mem_create") != CDP_OK) return CDP_ERR_INVALID;
+    if (cdp__os_whole(desc->os, "cdp_mem_create") != CDP_OK) {
+        if (desc->source) cdp__mem_source_drop(desc->source);
+        return CDP_ERR_INVALID;
+    }
     os = cdp__def(desc->os, cdp_os_default());
     st = cdp__mem_source_of_desc(desc, &source);
     if (st != CDP_OK) return st;

@@ -64,9 +64,10 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_mem_watch_level(
 /* Let blocks with this label, and with labels inside it ("activations/layer 3" of "activations"),
    hold at most `bytes`; 0: no budget any more. A request that would hold more is NOMEM before
    memory is searched, and its text names label, budget and what is held; cdp_mem_on_oom is not
-   called. Bytes are those of cdp_mem_held_by, so budgets hold while something is recorded. 8 labels
-   may have one. Errors: INVALID (no label, or one of more than 127 bytes; 8 budgets exist), STATE
-   (nothing is recorded). */
+   called. Bytes are those of cdp_mem_held_by, so budgets hold while something is recorded; a block
+   whose rest is not divided off may exceed its budget by that rest. 8 labels may have one. Errors:
+   INVALID (no label, or one of more than 127 bytes; 8 budgets exist), STATE (nothing is recorded).
+   */
 CDP_MUST_CHECK CDP_API cdp_status cdp_mem_set_budget(
     cdp_mem *mem, const char *label, uint64_t bytes);
 

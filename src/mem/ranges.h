@@ -94,14 +94,17 @@ CDP__PRIVATE bool cdp__mem_spot_find(
 
 /* Adds a range with room for `size` bytes to an arena. */
 CDP__PRIVATE cdp_status cdp__mem_range_new(
-    cdp_mem *m, cdp__mem_arena *a, bool large, uint64_t size) {
+    cdp_mem *m, cdp__mem_arena *a, bool large, uint64_t size, bool *no_host) {
     const cdp_mem_source *const s = &a->pool->source;
     cdp__mem_range *const r = (cdp__mem_range *)cdp__alloc_zero(m->os, sizeof *r);
     cdp__mem_range **last = &a->ranges[large];
     uint64_t least = cdp__mem_up_to(size, s->page_bytes), bytes = 0;
     void *at = NULL;
     cdp_status st = CDP_OK;
-    if (!r) return cdp__fail_nomem("the records of cdp_mem_alloc", sizeof *r);
+    if (!r) {
+        *no_host = true;
+        return cdp__fail_nomem("the records of cdp_mem_alloc", sizeof *r);
+    }
     st = s->range_reserve(s->user, least, &at, &bytes);
     if (st == CDP_OK && ((uintptr_t)at % CDP__MEM_UNIT || bytes < least || bytes % s->page_bytes)) {
         s->range_release(s->user, at, bytes);
@@ -161,7 +164,11 @@ CDP__PRIVATE cdp_status cdp__mem_expand(cdp_mem *m, const cdp__mem_call *c, cdp_
     cdp__mem_spot spot;
     cdp_status st = CDP_OK;
     if (!cdp__mem_spot_find(a, large, size, &spot)) {
-        st = cdp__mem_range_new(m, a, large, size);
+        if (m->limit && size > m->limit) {
+            ++m->stats.oom_rejections;
+            return CDP_ERR_NOMEM;
+        }
+        st = cdp__mem_range_new(m, a, large, size, no_host);
         if (st != CDP_OK || !cdp__mem_spot_find(a, large, size, &spot)) return st;
     }
     if (m->limit && (spot.cost > m->limit || m->held > m->limit - spot.cost)) {
@@ -203,7 +210,7 @@ CDP__PRIVATE cdp_status cdp__mem_unmap(
     if (!cdp__mem_prepare(m))
         return cdp__fail_nomem("the records of unmapped pages", CDP__MEM_SLAB * sizeof *p);
     cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_UNMAP, at, bytes, a->pool);
-    st = source->unmap(source->user, (void *)(uintptr_t)at, bytes, a->stream);
+    st = source->unmap(source->user, (void *)(uintptr_t)at, bytes, a->forgotten ? NULL : a->stream);
     if (st != CDP_OK) {
         cdp__mem_call_watchers(m, CDP_MEM_SEGMENT_MAP, at, bytes, a->pool);
         return st;

@@ -68,9 +68,11 @@ CDP__PRIVATE cdp_status cdp__mem_host_info(void *user, uint64_t *free_bytes, uin
 CDP__PRIVATE cdp_status cdp__mem_host_range_reserve(
     void *user, uint64_t least, void **at, uint64_t *bytes) {
     const cdp__mem_host *const h = (const cdp__mem_host *)user;
-    uint64_t n = h->limit ? cdp__mem_up_to(h->limit + h->limit / 8, CDP__MEM_SMALL_SEGMENT)
-                          : CDP__MEM_HOST_RANGE;
-    for (n = cdp__max(n, least);; n = cdp__max(least, n / 2)) {
+    const uint64_t limit = cdp__min(h->limit, CDP__MEM_HOST_RANGE / 2);
+    uint64_t n =
+        limit ? cdp__mem_up_to(limit + limit / 8, CDP__MEM_SMALL_SEGMENT) : CDP__MEM_HOST_RANGE;
+    for (n = cdp__max(n, least);;
+         n = cdp__max(least, n / 2 / CDP__MEM_SMALL_SEGMENT * CDP__MEM_SMALL_SEGMENT)) {
         *at = n <= PTRDIFF_MAX ? cdp__pages_reserve(n) : NULL;
         *bytes = n;
         if (*at) return CDP_OK;

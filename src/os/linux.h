@@ -308,11 +308,11 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
 #ifdef CDP__EPOLL
 #define CDP__OS_WATCH                                                                       \
     cdp__os_watch_open, cdp__os_watch_close, cdp__os_watch_add, cdp__os_watch_change, NULL, \
-        cdp__os_watch_remove, cdp__os_watch_wait, NULL, CDP__OS_LATE_US
+        cdp__os_watch_remove, cdp__os_watch_wait, NULL
 #else
 #define CDP__OS_WATCH                                                                     \
     cdp__pollwatch_open, cdp__pollwatch_close, cdp__pollwatch_add, cdp__pollwatch_change, \
-        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll, 0
+        cdp__pollwatch_used_up, cdp__pollwatch_remove, cdp__pollwatch_wait, cdp__os_poll
 #endif
 #ifdef __linux__
 #define CDP__OS_PROCESSES cdp__os_process_place, cdp__os_process_open
@@ -380,7 +380,7 @@ CDP__PRIVATE int32_t cdp__os_memory_read(
         cdp__os_resolve, cdp__os_listen, cdp__os_adopt, CDP__OS_ACCEPT, cdp__os_connect, \
             cdp__os_connect_result, cdp__os_send, cdp__os_recv, cdp__os_close,           \
             cdp__os_end_sending, cdp__os_local_addr, CDP__OS_WATCH, cdp__os_wake_open,   \
-            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_DIAGNOSTICS                    \
+            cdp__os_wake_set, cdp__os_wake_clear, CDP__OS_DIAGNOSTICS, CDP__OS_LATE_US   \
     }
 
 CDP_API const cdp_os *cdp_os_default(void) {

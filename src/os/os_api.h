@@ -50,15 +50,15 @@ typedef int32_t cdp_poll_func(
 
 typedef struct cdp_os cdp_os;
 
-/* What the library asks of the machine. alloc, release, now_ns and random are required; net,
-   threads, shared and files are optional groups. Where all functions of a group are NULL it is
-   absent: then everything that needs it is refused at creation with a sentence, and the rest works.
-   A missing function of a group that is there, or a required one, is named there, too (INVALID;
-   builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function is set:
-   net.watch_open, threads.start, shared.create, files.open_file. Without
-   `threads` the library runs in the caller's thread alone. Without `net` only hubs and a program's
-   own transport connect ranks. Without `shared` processes of one machine talk over `net`. Without
-   `files` there is no file store, and nothing writes dumps.
+/* What the library asks of the machine. alloc, release and now_ns are required, random where there
+   is net; net, threads, shared and files are optional groups. Where all functions of a group are
+   NULL it is absent: then everything that needs it is refused at creation with a sentence, and the
+   rest works. A missing function of a group that is there, or a required one, is named there, too
+   (INVALID; builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function is
+   set: net.watch_open, threads.start, shared.create, files.open_file. Without `threads` the library
+   runs in the caller's thread alone. Without `net` only hubs and a program's own transport connect
+   ranks. Without `shared` processes of one machine talk over `net`. Without `files` there is no file
+   store, and nothing writes dumps.
 
    To replace a part, copy *cdp_os_default(), change that part, and pass the copy in a desc; it
    must outlive everything that was made with it. A simulation replaces clock, random and net; a
@@ -124,9 +124,6 @@ typedef struct cdp_os_net {
         void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns);
     /* NULL, unless the functions above are those of cdp_os_use_poll(), which call it. */
     cdp_poll_func *poll_fds;
-    /* How much later than its deadline watch_wait may return. A wait with a budget polls for so
-       long in the end, so as not to exceed it (default: 1000 us) */
-    uint32_t late_us;
 
     /* Another thread ends a watch_wait() with these; all three may be NULL in an os without
        threads. wake_open makes two descriptors (both may be the same one): fd[0] is ready to read
@@ -152,6 +149,9 @@ typedef struct cdp_os_net {
     bool (*port_owner)(void *user, uint16_t port, char *text, uint64_t size);
     /* May be NULL. How many descriptors this process may have open at once; 0: not known. */
     uint64_t (*descriptor_limit)(void *user);
+    /* How much later than its deadline watch_wait may return. A wait with a budget polls for so
+       long in the end, so as not to exceed it (default: 1000 us) */
+    uint32_t late_us;
 } cdp_os_net;
 
 /* Threads. start, mutex_create and cond_create return NULL when out of memory, which they take from

@@ -49,6 +49,13 @@ CDP__PRIVATE int32_t cdp__os_poll(
 }
 #endif
 
+/* How late a wait wakes, mostly, after cdp__os_watch_fine(). */
+#if defined(CDP__EPOLL) && !defined(CDP_NO_FRAMES) && defined(SYS_ppoll)
+#define CDP__OS_LATE_US 100u
+#else
+#define CDP__OS_LATE_US 0u
+#endif
+
 #ifdef CDP__EPOLL
 #include <sys/epoll.h>
 
@@ -98,12 +105,7 @@ CDP__PRIVATE void cdp__os_watch_remove(void *user, void *watch, int32_t fd) {
     (void)cdp__os_watch_set(watch, fd, 0, NULL, EPOLL_CTL_DEL);
 }
 
-#ifdef CDP_NO_FRAMES /* waits have no budgets */
-#define CDP__OS_LATE_US 0u
-#else
-#define CDP__OS_LATE_US 100u /* how late a wait wakes, mostly, after cdp__os_watch_fine() */
-#endif
-
+#if CDP__OS_LATE_US
 /* epoll_wait() counts milliseconds: a deadline that is near is slept for on a finer clock first. */
 CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
     struct pollfd p;
@@ -111,7 +113,7 @@ CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
         long s, ns;
     } left;
     uint64_t now;
-    if (!CDP__OS_LATE_US || deadline_ns == 0 || deadline_ns == CDP__NEVER) return;
+    if (deadline_ns == 0 || deadline_ns == CDP__NEVER) return;
     now = cdp__os_now(NULL);
     if (now >= deadline_ns || deadline_ns - now > 50 * CDP__MS) return;
     left.s = 0;
@@ -121,6 +123,9 @@ CDP__PRIVATE void cdp__os_watch_fine(void *watch, uint64_t deadline_ns) {
     p.revents = 0;
     (void)syscall(SYS_ppoll, &p, 1ul, &left, NULL, 0ul);
 }
+#else
+#define cdp__os_watch_fine(watch, deadline_ns) ((void)0)
+#endif
 
 CDP__PRIVATE int32_t cdp__os_watch_wait(
     void *user, void *watch, cdp_ready *out, uint32_t max_count, uint64_t deadline_ns) {

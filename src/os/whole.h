@@ -40,6 +40,7 @@ CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_threads(const cdp_os *os) {
 
 CDP__PRIVATE CDP__COLD const char *cdp__os_lacks_net(const cdp_os *os) {
     if (!os->net.watch_open) return NULL;
+    CDP__NEED(random);
     CDP__NEED(net.resolve);
     CDP__NEED(net.listen_at);
     CDP__NEED(net.accept_next);
@@ -97,7 +98,6 @@ CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
     CDP__NEED(alloc);
     CDP__NEED(release);
     CDP__NEED(now_ns);
-    CDP__NEED(random);
     lacks = cdp__os_lacks_net(os);
     if (!lacks) lacks = cdp__os_lacks_threads(os);
     if (!lacks) lacks = cdp__os_lacks_shared(os);

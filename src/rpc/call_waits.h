@@ -44,6 +44,18 @@ CDP__PRIVATE bool cdp__call_outlived(const cdp_call *call) {
     return rpc && !cdp__rpc_exists(rpc) && call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
 }
 
+/* As long as the rpc exists, other threads may end the call. */
+CDP__PRIVATE bool cdp__call_has_ended(const cdp_call *call) {
+    cdp_rpc *rpc = (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC];
+    bool ended;
+    if (!rpc || !cdp__rpc_exists(rpc) || cdp__is_child(rpc->forks))
+        return call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
+    cdp__rpc_lock(rpc);
+    ended = call->priv[CDP__CALL_STAGE] == CDP__CALL_ENDED;
+    cdp_lock_release(&rpc->lock);
+    return ended;
+}
+
 /* The rpc of a call; NULL: the call was never started, or the rpc was destroyed. */
 CDP__PRIVATE cdp_rpc *cdp__call_rpc(const char *name, const cdp_call *call) {
     cdp_rpc *rpc = call ? (cdp_rpc *)(uintptr_t)call->priv[CDP__CALL_RPC] : NULL;

@@ -263,9 +263,9 @@ CDP__PRIVATE const void *cdp__call_elements(
     if (call->tensor_count <= 1 && has == bytes && (of ? of : CDP_DTYPE_F32) == dtype)
         return tensor ? call->tensors->data : call->data;
     (void)cdp__fail(CDP_ERR_MISMATCH,
-        "cdp_call_reduce_many: the result of calls[%u] has %llu bytes%s, and not the %llu of dtype "
-        "%d that are asked for",
-        i, (unsigned long long)has, call->tensor_count > 1 ? " after several tensors" : "",
+        "cdp_call_reduce_many: the result of calls[%u] has %llu bytes of dtype %d%s, and not the "
+        "%llu of dtype %d that are asked for",
+        i, (unsigned long long)has, (int)of, call->tensor_count > 1 ? " after several tensors" : "",
         (unsigned long long)bytes, (int)dtype);
     return NULL;
 }
@@ -286,7 +286,7 @@ CDP__PRIVATE cdp_status cdp__call_reduce_check(
             "cdp_call_reduce_many: op %d does not exist for results of dtype %d", (int)op,
             (int)dtype);
     for (i = 0; i < call_count; ++i) {
-        if (calls[i].priv[CDP__CALL_STAGE] != CDP__CALL_ENDED)
+        if (!cdp__call_has_ended(&calls[i]))
             return cdp__fail(CDP_ERR_STATE,
                 "cdp_call_reduce_many: calls[%u] has not ended, or has no result any more; "
                 "cdp_call_wait_many() comes first",

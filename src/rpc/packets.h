@@ -182,6 +182,7 @@ CDP__PRIVATE const char *cdp__rpc_wrong_head(const cdp__rpc_packet *p, uint64_t 
         return "a body where there is none";
     if ((p->kind == CDP__RPC_FAIL || p->kind == CDP__RPC_CTX_FAIL) && p->bytes > CDP__RPC_TEXT)
         return "too long a text";
+    if (p->kind == CDP__RPC_ROLL) return NULL; /* cdp__rpc_got_roll() knows its length */
     if (p->bytes < cdp__rpc_head_bytes(p)) return "too short a body";
     if (p->bytes - cdp__rpc_head_bytes(p) > max_bytes) return "too long a body";
     if ((p->flags & CDP__RPC_FETCH) && p->bytes != cdp__rpc_head_bytes(p))

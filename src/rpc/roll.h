@@ -118,6 +118,12 @@ CDP__PRIVATE void cdp__roll_add(cdp__roll_say *sum, const cdp__roll_say *s) {
     *sum = most;
 }
 
+/* This turn waits no more for this rank. */
+CDP__PRIVATE bool cdp__roll_has_said(const cdp__roll *roll, uint32_t rank) {
+    const cdp__roll_word *w = &roll->words[rank];
+    return roll->out[rank] || (w->turn == roll->turn && !w->left && w->outs == roll->outs);
+}
+
 /* Ends the turn if all that are counted in have said the same list. */
 CDP__PRIVATE void cdp__roll_judge(cdp__roll *roll) {
     cdp__roll_say sum = roll->mine;
@@ -126,8 +132,8 @@ CDP__PRIVATE void cdp__roll_judge(cdp__roll *roll) {
     for (r = 0; r < roll->ranks; ++r) {
         const cdp__roll_word *w = &roll->words[r];
         if (r == roll->rank || roll->out[r]) continue;
-        if (w->turn != roll->turn || w->left) return;
-        if (w->outs != roll->outs && !CDP__RPC_PLANT(ANY_LIST)) return;
+        if (!cdp__roll_has_said(roll, r) && !(CDP__RPC_PLANT(ANY_LIST) && w->turn == roll->turn))
+            return;
         cdp__roll_add(&sum, &w->say);
     }
     roll->sum = sum;
@@ -143,8 +149,13 @@ CDP__PRIVATE bool cdp__roll_count_out(cdp__roll *roll, uint32_t rank) {
     return true;
 }
 
-/* Begins the next turn. */
+/* Begins the next turn. Who has said its last word although another turn is needed is mistaken. */
 CDP__PRIVATE void cdp__roll_begin(cdp__roll *roll, const cdp__roll_say *mine) {
+    uint32_t r;
+    for (r = 0; r < roll->ranks; ++r) {
+        if (roll->words[r].left) (void)cdp__roll_count_out(roll, r);
+        roll->words[r].left = false;
+    }
     roll->mine = *mine;
     ++roll->turn;
     roll->over = false;
@@ -183,25 +194,32 @@ CDP__PRIVATE const char *cdp__roll_got(cdp__roll *roll, uint32_t from, cdp__roll
     *changed = false;
     memset(&say, 0, sizeof say);
     memset(&sum, 0, sizeof sum);
-    if (kind >= CDP__ROLL_KINDS || !cdp__roll_get_say(body, roll->ranks, &say)
+    if (!cdp__roll_get_say(body, roll->ranks, &say)
         || !cdp__roll_get_say(body + CDP__ROLL_SAY_BYTES, roll->ranks, &sum)
         || cdp__roll_listed(list, from))
         return "a word about ranks that there are not";
-    if (roll->out[from] || roll->done) return NULL;
+    if (roll->out[from]) return NULL;
+    if (roll->done) { /* this rank waits for last words alone */
+        w->left = w->left || kind == CDP__ROLL_LAST;
+        return NULL;
+    }
     if (cdp__roll_listed(list, roll->rank)) {
         roll->cut_by = (int32_t)from;
         return NULL;
     }
     if (turn > roll->turn + 1 || turn < w->turn || w->left) return "a turn that cannot be";
+    if (kind == CDP__ROLL_LAST && (!roll->turn || turn != roll->turn + 1))
+        return "a last word that cannot be";
+    if (kind == CDP__ROLL_FAIL) {
+        if (!roll->failed) roll->why = say;
+        roll->failed = true;
+        return NULL;
+    }
     *changed = cdp__roll_join(roll, list, &w->outs);
     w->turn = turn;
     w->say = say;
     w->left = kind == CDP__ROLL_LAST;
-    if (kind == CDP__ROLL_FAIL && !roll->failed) {
-        roll->failed = true;
-        roll->why = say;
-    }
-    if (kind != CDP__ROLL_FAIL && turn == roll->turn + 1 && roll->turn && !roll->over) {
+    if (turn == roll->turn + 1 && roll->turn && !roll->over) {
         roll->sum = sum;
         for (r = 0; r < roll->ranks; ++r)
             roll->sum_out[r] = cdp__roll_listed(before, r);

@@ -80,6 +80,7 @@ CDP__PRIVATE const char *cdp__rpc_got_roll(cdp_rpc *rpc, uint32_t from, const cd
     const char *wrong;
     bool changed;
     if (!rpc->roll.words || p->bytes != cdp__roll_bytes(rpc->ranks)) return "a word of no length";
+    if (p->aux >= CDP__ROLL_KINDS) return "a word of no kind";
     wrong = cdp__roll_got(&rpc->roll, from, (cdp__roll_kind)p->aux, p->a, p->body, &changed);
     rpc->changed = true;
     if (changed) cdp__rpc_roll_changed(rpc);

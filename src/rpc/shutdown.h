@@ -278,6 +278,13 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up(
     return st;
 }
 
+CDP__PRIVATE cdp_status cdp__rpc_under_way(const uint64_t all[CDP__RPC_COUNTS]) {
+    return cdp__fail(CDP_ERR_TIMEOUT,
+        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
+        "come",
+        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
+}
+
 /* ---- sums among ranks that are alive, see rpc/roll.h */
 
 /* What this rank says if it does not come. */
@@ -295,8 +302,7 @@ CDP__PRIVATE cdp_status cdp__rpc_roll_late(cdp_rpc *rpc) {
     uint32_t r = 0;
     say.weight = (uint32_t)cdp__rpc_keeper(rpc, say.text, sizeof say.text, &say.at);
     if (!say.weight) {
-        while (r < rpc->ranks
-            && (r == rpc->rank || rpc->roll.out[r] || rpc->roll.words[r].turn >= rpc->roll.turn))
+        while (r < rpc->ranks && (r == rpc->rank || cdp__roll_has_said(&rpc->roll, r)))
             ++r;
         say.rank = say.at = r % rpc->ranks;
         cdp__format(say.text, sizeof say.text, "%s", CDP__RPC_NOT_HERE);
@@ -329,6 +335,7 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
             "cdp_rpc_shutdown: rank %u (%s) counts this rank out: it has lost this one, or a rank "
             "that it hears has",
             (uint32_t)roll->cut_by, rpc->peers[roll->cut_by].name);
+    if (!roll->over && !roll->why.text[0]) return cdp__rpc_under_way(roll->why.counts);
     if (!roll->over) return cdp__rpc_kept_by(rpc, roll->why.rank, roll->why.text, roll->why.at);
     memcpy(all, roll->sum.counts, sizeof roll->sum.counts);
     all[CDP__RPC_LOSSES] = 0;
@@ -337,16 +344,20 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
     return CDP_OK;
 }
 
+/* All ranks have heard this one's last word, or have said theirs, or are lost. */
 CDP__PRIVATE bool cdp__rpc_all_said(cdp_rpc *rpc, void *none) {
     uint32_t r;
     (void)none;
-    for (r = 0; r < rpc->ranks; ++r)
+    for (r = 0; r < rpc->ranks; ++r) {
         if (rpc->peers[r].queue) return false;
+        if (r != rpc->rank && !rpc->roll.out[r] && !rpc->lost[r] && !rpc->roll.words[r].left)
+            return false;
+    }
     return true;
 }
 
-/* The last turn is over: this rank says so, which others may still wait for. Lock held; released
-   meanwhile. */
+/* The last turn is over: this rank says so, which others may still wait for. It waits for their last
+   words: the end of its links could come before its own. Lock held; released meanwhile. */
 CDP__PRIVATE void cdp__rpc_roll_end(cdp_rpc *rpc, uint64_t until_ns) {
     if (!rpc->roll.words) return;
     rpc->roll.done = rpc->leaving = true;
@@ -368,13 +379,6 @@ CDP__PRIVATE cdp_status cdp__rpc_not_here(const cdp_rpc *rpc) {
         ++r;
     if (r == rpc->ranks) return e.status;
     return cdp__rpc_kept_by(rpc, r, CDP__RPC_NOT_HERE, r);
-}
-
-CDP__PRIVATE cdp_status cdp__rpc_under_way(const uint64_t all[CDP__RPC_COUNTS]) {
-    return cdp__fail(CDP_ERR_TIMEOUT,
-        "cdp_rpc_shutdown: messages between ranks are still under way: %llu were sent, %llu have "
-        "come",
-        (unsigned long long)all[CDP__RPC_SENT], (unsigned long long)all[CDP__RPC_RECEIVED]);
 }
 
 /* The deadline of some rank is over while all take part: they agree on what keeps them. Lock held;

@@ -140,9 +140,10 @@ typedef struct cdp_rpc_desc {
 } cdp_rpc_desc;
 
 /* Collective over the group: names and limits are exchanged. Errors, none of which leaves anything
-   behind: INVALID (desc; two functions with one id), NOMEM, BUSY (1024 rpcs in this process), IO
-   (no thread), MISMATCH (two ranks with one name; other versions, numbers or max_message_bytes: on
-   all ranks), or the failure of the exchange. */
+   behind: INVALID (desc; two functions with one id; survivors with a small window_bytes), NOMEM,
+   BUSY (1024 rpcs in this process), IO (no thread), MISMATCH (two ranks with one name; other
+   versions, numbers, survivors or max_message_bytes: on all ranks), or the failure of the
+   exchange. */
 CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_create(const cdp_rpc_desc *desc, cdp_rpc **out);
 
 /* Collective. Serves until no rank has a call under way, refuses new ones, drops references that

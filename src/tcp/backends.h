@@ -28,9 +28,9 @@ typedef struct cdp__named_backend {
 /* One table per process, filled before groups are started. */
 static cdp__named_backend cdp__backends[CDP__BACKENDS];
 
-/* NULL, "tcp" and "gloo" are cdp_init() itself. */
+/* None, "tcp" and "gloo" are cdp_init() itself. */
 CDP__PRIVATE bool cdp__backend_is_tcp(const char *name) {
-    return !name || strcmp(name, "tcp") == 0 || strcmp(name, "gloo") == 0;
+    return !name || !name[0] || strcmp(name, "tcp") == 0 || strcmp(name, "gloo") == 0;
 }
 
 CDP__PRIVATE bool cdp__backend_name_fits(const char *name) {
@@ -54,7 +54,7 @@ CDP__PRIVATE cdp__named_backend *cdp__backend_at(const char *name) {
 CDP_API cdp_status cdp_backend_register(const char *name, cdp_backend_func create, void *user) {
     cdp__named_backend *b;
     if (!name) return cdp__missing("cdp_backend_register", "name");
-    if (cdp__backend_is_tcp(name))
+    if (name[0] && cdp__backend_is_tcp(name))
         return cdp__fail(CDP_ERR_INVALID,
             "cdp_backend_register: the name '%s' is that of cdp_init(); use another one", name);
     if (!cdp__backend_name_fits(name))
@@ -87,7 +87,7 @@ CDP__PRIVATE CDP__COLD cdp_status cdp__backend_start(const cdp_tcp_desc *desc, c
     cdp_status st;
     uint32_t i;
     if (b) {
-        d.backend = NULL;
+        d.backend = "tcp"; /* so that it may start a group from the environment, too */
         st = b->create(&d, b->user, out);
         if (st < 0) *out = NULL;
         return st;

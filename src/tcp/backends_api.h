@@ -8,7 +8,7 @@
 #include "desc_api.h"
 
 #ifndef CDP_NO_ENV
-/* Makes this rank's group, as cdp_init() does; `backend` of *desc is NULL, so it may call that. It
+/* Makes this rank's group, as cdp_init() does; `backend` of *desc is "tcp", so it may call that. It
    returns a status below 0 after a failure, and has left nothing behind then. */
 typedef cdp_status (*cdp_backend_func)(const cdp_tcp_desc *desc, void *user, cdp_group **out);
 

@@ -534,7 +534,10 @@ CDP__PRIVATE cdp_status cdp__desc_from_env(cdp_tcp_desc *d, bool has_rank, bool 
     if (l.external_store) d->external_store = true;
     if (l.job[0] && !d->job) d->job = l.job;
     if (d->group.world_size == 1 || l.master_port || d->master_port || d->file || d->store
-        || d->exchange || !cdp__backend_is_tcp(d->backend))
+        || d->exchange)
+        return CDP_OK;
+    if (!cdp__backend_is_tcp(d->backend)
+        && (!l.launcher[0] || !strcmp(l.launcher, "torchrun") || l.local_size != l.world_size))
         return CDP_OK; /* a backend of the program may need no port */
     if (!l.launcher[0] || strcmp(l.launcher, "torchrun") == 0)
         return cdp__fail(CDP_ERR_INVALID,

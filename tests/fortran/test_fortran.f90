@@ -164,12 +164,14 @@ contains
         real(4), target :: w(3)
         real(8), target :: v(2), own(2)
         real(4), pointer :: g(:), none(:)
-        type(cdp_ddp) :: ddp
+        type(cdp_ddp) :: ddp, wrong
         real(8) :: norm
-        integer :: pass
+        integer :: pass, status
         w = rank
         v = 10 * rank
         call cdp_ddp_create(world, [cdp_param('w', cdp_of(w)), cdp_param('v', cdp_of(v), grad=cdp_of(own))], ddp)
+        call cdp_ddp_create(world, [cdp_param('v', cdp_of(v), grad=cdp_of(own(1:1)))], wrong, status=status)
+        call check('a gradient that is too short is refused', status < 0)
         call check('rank 0''s parameters are everywhere', all(w == 0) .and. all(v == 0))
         call cdp_ddp_grad(ddp, 1, g)
         call cdp_ddp_grad(ddp, 2, none)

@@ -1217,8 +1217,8 @@ TEST(callbacks) {
     cdp_mem_shot_free(s);
     a.release(a.user, p);
     b.release(b.user, q);
-    OK(cdp_mem_source_of(&a, NULL, &of)); /* an allocator on top of another one */
     FAILS(CDP_ERR_INVALID, "from is NULL", cdp_mem_source_of(NULL, NULL, &of));
+    OK(cdp_mem_source_of(&a, NULL, &of)); /* an allocator on top of another one */
     memset(&md, 0, sizeof md);
     md.source = &of;
     OK(cdp_mem_create(&md, &above));

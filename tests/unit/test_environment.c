@@ -458,7 +458,7 @@ TEST(backends_are_chosen_by_name) {
     environment("1", "3", "here", "4");
     T_EQ(CDP_OK, cdp_init_url("env://?backend=toy", NULL, &g)); /* no other rank is there */
     T(m.times == 1 && m.desc.group.rank == 1 && m.desc.group.world_size == 3
-        && m.desc.master_port == 4 && !m.desc.backend);
+        && m.desc.master_port == 4 && strcmp(m.desc.backend, "tcp") == 0);
     cdp_group_destroy(g);
     T_EQ(CDP_OK, cdp_init_url("tcp://a:1?world_size=5&backend=toy&rank=2", NULL, &g));
     T(m.times == 2 && m.desc.group.rank == 2 && m.desc.group.world_size == 5);

@@ -473,7 +473,7 @@ static void combine(side *s) {
         OK(cdp_call_reduce_many(c + 1, 1, CDP_DTYPE_I32, CDP_REDUCE_AVG, out, 1000));
         T_EQ(2 * 999, out[999]);
         out[0] = 7;
-        REFUSED(CDP_ERR_MISMATCH, "calls[0] has 4000 bytes, and not the 3996 of dtype",
+        REFUSED(CDP_ERR_MISMATCH, "calls[0] has 4000 bytes of dtype 3, and not the 3996 of dtype",
             cdp_call_reduce_many(c, ranks, CDP_DTYPE_I32, CDP_REDUCE_SUM, out, 999));
         T_EQ(7, out[0]);
         cdp_call_free_many(c, ranks);
