@@ -54,11 +54,11 @@ typedef struct cdp_os cdp_os;
    is net; net, threads, shared and files are optional groups. Where all functions of a group are
    NULL it is absent: then everything that needs it is refused at creation with a sentence, and the
    rest works. A missing function of a group that is there, or a required one, is named there, too
-   (INVALID; builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function is
-   set: net.watch_open, threads.start, shared.create, files.open_file. Without `threads` the library
-   runs in the caller's thread alone. Without `net` only hubs and a program's own transport connect
-   ranks. Without `shared` processes of one machine talk over `net`. Without `files` there is no file
-   store, and nothing writes dumps.
+   (INVALID; builds with CDP_NO_LOG_STRINGS do not ask). A group is there where its first function
+   is set: net.watch_open, threads.start, shared.create, files.open_file. Without `threads` the
+   library runs in the caller's thread alone. Without `net` only hubs and a program's own transport
+   connect ranks. Without `shared` processes of one machine talk over `net`. Without `files` there
+   is no file store, and nothing writes dumps.
 
    To replace a part, copy *cdp_os_default(), change that part, and pass the copy in a desc; it
    must outlive everything that was made with it. A simulation replaces clock, random and net; a
