@@ -348,16 +348,15 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
 CDP__PRIVATE bool cdp__rpc_all_said(cdp_rpc *rpc, void *none) {
     uint32_t r;
     (void)none;
-    for (r = 0; r < rpc->ranks; ++r) {
-        if (rpc->peers[r].queue) return false;
-        if (r != rpc->rank && !rpc->roll.out[r] && !rpc->lost[r] && !rpc->roll.words[r].left)
+    for (r = 0; r < rpc->ranks; ++r)
+        if (rpc->peers[r].queue
+            || (r != rpc->rank && !rpc->roll.out[r] && !rpc->lost[r] && !rpc->roll.words[r].left))
             return false;
-    }
     return true;
 }
 
-/* The last turn is over: this rank says so, which others may still wait for. It waits for their last
-   words: the end of its links could come before its own. Lock held; released meanwhile. */
+/* The last turn is over: this rank says so, and waits for the last words of others, because the end
+   of its links could overtake its own. Lock held; released meanwhile. */
 CDP__PRIVATE void cdp__rpc_roll_end(cdp_rpc *rpc, uint64_t until_ns) {
     if (!rpc->roll.words) return;
     rpc->roll.done = rpc->leaving = true;

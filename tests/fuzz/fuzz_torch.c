@@ -132,7 +132,7 @@ static const char *const words[] = {"\x80\x04", "(", ")", "t", "}", "]", "u", "s
     "\xff\xff\xff\xff", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", "X\2", "PK\1\2", "PK\3\4",
     "PK\5\6", "PK\6\6", "PK\6\7", "ctorch\nSize\n", "ctorch\nint8\n", "X\4", "archive/data/0"};
 
-static void damage(bytes *b) {
+static void damage(octets *b) {
     for (uint32_t changes = pick(4); changes && b->n; --changes) {
         const size_t at = pick((uint32_t)b->n);
         const char *const word = words[pick(sizeof words / sizeof *words)];
@@ -158,7 +158,7 @@ static void damage(bytes *b) {
 }
 
 /* Ends an archive as one of more than 4 GiB does. */
-static void enlarge(bytes *b) {
+static void enlarge(octets *b) {
     const uint64_t size = cdp__get_u32(b->at + b->n - 10), from = cdp__get_u32(b->at + b->n - 6);
     b->n -= 22;
     const size_t record = b->n;
@@ -181,7 +181,7 @@ static void enlarge(bytes *b) {
 static size_t make_input(uint64_t seed, uint8_t *out) {
     static const char *const dtypes[] = {NULL, "float64", "int8", "complex64", "float31"};
     static const char *const rebuilds[] = {NULL, "_rebuild_tensor_v3", "_rebuild_other"};
-    static bytes b;
+    static octets b;
     const uint64_t places[3] = {0, 700, 1400}, lengths[3] = {700, 700, 700};
     const uint64_t start[2] = {0, 0}, size[2] = {ROWS, COLUMNS};
     sample s;

@@ -13,7 +13,7 @@
 
 static char folder[256];
 
-static void file_put(const char *name, const bytes *b) {
+static void file_put(const char *name, const octets *b) {
     char path[400];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *f = fopen(path, "wb");
@@ -21,7 +21,7 @@ static void file_put(const char *name, const bytes *b) {
 }
 
 static void write_sample(const sample *s) {
-    static bytes data, about;
+    static octets data, about;
     uint64_t at[8], length[8];
     data.n = about.n = 0;
     put_text(&data, "-abc-"); /* "step" is in it */
@@ -165,7 +165,7 @@ TEST(what_is_damaged_or_not_known_is_named) {
 /* One list of blocks in many tensors: memory that grows with the square of the file. */
 TEST(a_list_of_blocks_is_not_repeated_at_will) {
     static const uint64_t none[2] = {0, 0}, shape[2] = {0, COLUMNS};
-    static bytes about;
+    static octets about;
     cdp_ckpt_reader *r;
     about.n = 0;
     folder_new();
@@ -347,7 +347,7 @@ TEST(many_blocks_are_compared_in_time) {
 
 /* Any cut or changed byte of .metadata and of the archives: an error or a value, never a crash. */
 TEST(damaged_bytes_end_in_an_error) {
-    static bytes whole[2], other;
+    static octets whole[2], other;
     static const char *const names[2] = {".metadata", "__0_0.distcp"};
     const sample s = {.blocks = 2};
     folder_new();

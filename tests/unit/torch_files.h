@@ -3,47 +3,47 @@
 #ifndef TORCH_FILES_INCLUDED
 #define TORCH_FILES_INCLUDED
 
-typedef struct bytes {
+typedef struct octets {
     uint8_t at[1 << 16];
     size_t n;
-} bytes;
+} octets;
 
-static void put(bytes *b, const void *from, size_t n) {
+static void put(octets *b, const void *from, size_t n) {
     if (b->n + n > sizeof b->at) abort();
     memcpy(b->at + b->n, from, n);
     b->n += n;
 }
-static void put_text(bytes *b, const char *text) {
+static void put_text(octets *b, const char *text) {
     put(b, text, strlen(text));
 }
-static void put_low(bytes *b, uint64_t v, size_t n) {
+static void put_low(octets *b, uint64_t v, size_t n) {
     for (size_t i = 0; i < n; ++i) {
         const uint8_t byte = i < 8 ? (uint8_t)(v >> 8 * i) : 0;
         put(b, &byte, 1);
     }
 }
-static void pk_name(bytes *b, const char *text) {
+static void pk_name(octets *b, const char *text) {
     put_text(b, "X");
     put_low(b, strlen(text), 4);
     put_text(b, text);
 }
-static void pk_number(bytes *b, uint64_t v) {
+static void pk_number(octets *b, uint64_t v) {
     put_text(b, "J");
     put_low(b, v, 4);
 }
-static void pk_tuple(bytes *b, const uint64_t *v, uint32_t n) {
+static void pk_tuple(octets *b, const uint64_t *v, uint32_t n) {
     put_text(b, "(");
     for (uint32_t i = 0; i < n; ++i)
         pk_number(b, v[i]);
     put_text(b, "t");
 }
-static void pk_size(bytes *b, const uint64_t *v, uint32_t n) {
+static void pk_size(octets *b, const uint64_t *v, uint32_t n) {
     put_text(b, "ctorch\nSize\n(");
     pk_tuple(b, v, n);
     put_text(b, "tR");
 }
 /* An object of a class of the metadata; its state, which ends with "ub", follows. */
-static void pk_object(bytes *b, const char *class_name) {
+static void pk_object(octets *b, const char *class_name) {
     put_text(b, "ctorch.distributed.checkpoint.");
     put_text(b, class_name);
     put_text(b, "\n)\x81}(");
@@ -88,7 +88,7 @@ static void block_of(const sample *s, uint32_t i, uint64_t start[2], uint64_t si
     size[0] = i ? 2 : 3;
 }
 
-static void pickle_of(const sample *s, const uint64_t size[2], bytes *b) {
+static void pickle_of(const sample *s, const uint64_t size[2], octets *b) {
     const uint64_t strides[2] = {s->step ? s->step : size[1], 1};
     put_text(b,
         "\x80\x02"
@@ -111,10 +111,11 @@ static void pickle_of(const sample *s, const uint64_t size[2], bytes *b) {
         "ccollections\nOrderedDict\n)RtR.");
 }
 
-static void archive_of(const sample *s, const uint64_t start[2], const uint64_t size[2], bytes *b) {
+static void archive_of(
+    const sample *s, const uint64_t start[2], const uint64_t size[2], octets *b) {
     static const char *const names[MEMBERS] = {
         "archive/data.pkl", "archive/byteorder", "archive/data/0"};
-    static bytes member[MEMBERS], list;
+    static octets member[MEMBERS], list;
     const size_t begin = b->n;
     for (uint32_t m = 0; m < MEMBERS; ++m)
         member[m].n = 0;
@@ -160,7 +161,7 @@ static void archive_of(const sample *s, const uint64_t start[2], const uint64_t 
     put_low(b, 0, 2);
 }
 
-static void pk_place(bytes *b, const char *name, const uint64_t *start, const char *file,
+static void pk_place(octets *b, const char *name, const uint64_t *start, const char *file,
     uint64_t at, uint64_t length, bool changed) {
     pk_object(b, "metadata\nMetadataIndex");
     pk_name(b, "fqn");
@@ -187,7 +188,7 @@ static void pk_place(bytes *b, const char *name, const uint64_t *start, const ch
     put_text(b, "ub");
 }
 
-static void metadata_of(const sample *s, const uint64_t *at, const uint64_t *length, bytes *b) {
+static void metadata_of(const sample *s, const uint64_t *at, const uint64_t *length, octets *b) {
     const uint64_t shape[2] = {ROWS, COLUMNS};
     put_text(b, "\x80\x04");
     pk_object(b, "metadata\nMetadata");
