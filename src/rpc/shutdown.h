@@ -346,9 +346,8 @@ CDP__PRIVATE cdp_status cdp__rpc_add_up_living(
 
 /* All ranks have heard this one's last word, or have said theirs, or are lost. */
 CDP__PRIVATE bool cdp__rpc_all_said(cdp_rpc *rpc, void *none) {
-    uint32_t r;
     (void)none;
-    for (r = 0; r < rpc->ranks; ++r)
+    for (uint32_t r = 0; r < rpc->ranks; ++r)
         if (rpc->peers[r].queue
             || (r != rpc->rank && !rpc->roll.out[r] && !rpc->lost[r] && !rpc->roll.words[r].left))
             return false;
