@@ -4854,7 +4854,7 @@ CDP__PRIVATE bool cdp__ck_torch_entry(
 CDP__PRIVATE bool cdp__ck_torch_looks(cdp__ck_table *t, uint64_t count) {
     t->looks += count;
     return t->looks <= CDP__CK_LOOKS
-        || cdp__ck_unknown(t, "too many blocks are in another order than their places");
+        || cdp__ck_unknown(t, "too many files, or blocks in another order, to compare");
 }
 
 /* The number of a file; UINT32_MAX: a mistake. Neighbours mostly are in the same file. */
