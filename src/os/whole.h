@@ -105,8 +105,8 @@ CDP__PRIVATE CDP__COLD const char *cdp__os_lacks(const cdp_os *os) {
 }
 #undef CDP__NEED
 
-/* Refuses an os that lacks a function; NULL is the default one. */
-CDP__PRIVATE CDP__COLD cdp_status cdp__os_whole(const cdp_os *os, const char *call) {
+/* Refuses an os that lacks a function; NULL is the default one. Not cold: callers would be, too. */
+CDP__PRIVATE cdp_status cdp__os_whole(const cdp_os *os, const char *call) {
     const char *const name = os ? cdp__os_lacks(os) : NULL;
     if (!name) return CDP_OK;
     return cdp_error_set(CDP_ERR_INVALID, -1, 0,
