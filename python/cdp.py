@@ -70,9 +70,9 @@ cdp_rref rpc slot
 cdp_args iov iov_count rrefs rref_count tensors tensor_count
 cdp_rpc_function name func user flags max_running max_bytes max_tensors max_rrefs allow allow_count
     backward
-cdp_rpc_desc group number name functions function_count workers no_workers no_help fail_when_full survivors
+cdp_rpc_desc group number name functions function_count workers no_workers no_help fail_when_full
     timeout_ms max_calls max_call_bytes max_queue max_depth max_message_bytes max_queue_bytes
-    max_rrefs max_contexts lost leaked user
+    max_rrefs max_contexts survivors lost leaked user
 cdp_rpc_request rpc user from function deadline_ns one_way remote data bytes rrefs rref_count on
     tensors tensor_count ctx on_rref:cdp_rref
 cdp_call status ran code data bytes rrefs rref_count tensor_count tensors error:cdp_error

@@ -748,7 +748,7 @@ static void trace_with(long long shift) {
             if (e[i].at + e[i].took < first_end) first_end = e[i].at + e[i].took;
         }
         T_EQ(n, seen);
-        T(first_end + 4 >= last_begin);
+        T(first_end + 1000 >= last_begin); /* us; clocks are seconds apart before */
     }
     for (r = 0; r < n; ++r)
         unlink(paths[r]);
