@@ -67,7 +67,9 @@ def scores(w, ids):
         h = f"h.{layer}."
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2)
                    for part in linear(w, h + "attn.c_attn", norm(w, h + "ln_1", x)).chunk(3, dim=-1))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        near = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5  # in plain operations, which torch 1.13 has, too
+        near = near.masked_fill(torch.ones(near.shape[-2:]).triu(1).bool(), float("-inf"))
+        mixed = (near.softmax(-1) @ v).transpose(1, 2).flatten(2)
         x = x + linear(w, h + "attn.c_proj", mixed)
         x = x + linear(w, h + "mlp.c_proj", F.gelu(linear(w, h + "mlp.c_fc", norm(w, h + "ln_2", x)), approximate="tanh"))
     return F.linear(norm(w, "ln_f", x), w["lm_head.weight"])
