@@ -3707,8 +3707,8 @@ inline cdp_status cdp_report_create(const cdp_report_desc &desc, cdp_report **ou
    of them becomes one, too. So public functions are not marked: the training of a program that
    calls them before or after it, in its main(), would be optimized for size. */
 #define CDP__COLD __attribute__((__cold__))
-/* Just before a public function's call of a cold one that it always makes: it does not become one,
-   nor does what it is inlined into. */
+/* In a public function that always calls a cold one, before that call: so it does not become one
+   itself, nor does the function that it is inlined into. */
 #define CDP__NOT_COLD() __asm__ volatile("")
 /* Marks functions that round every operation, whatever -ffp-contract says, and whose loops may
    compute both sides of a choice. clang fuses within one expression, so products are statements of

@@ -93,10 +93,10 @@
 
     MEMORY
         More than cdp.h says: about 10 KB and 0.8 KB per rank. 16 KiB of receive buffer for each
-        connection, made with it; 145 KiB with `mac`. 89 KiB and twice ring_bytes (256 KiB) for each
-        pair of ranks of one machine, together; with CDP_SLOTS and CDP_EXPOSURES of 1,
-        CDP_SLOT_BYTES of 64 and CDP_SEGMENTS of 16, 4 KiB. Rank 0 also holds the store: about 70 KB
-        and 1.5 KB per rank.
+        connection, made with it; 145 KiB with `mac`. 89 KiB and twice ring_bytes (256 KiB;
+        more with no_thread, see there) for each pair of ranks of one machine, together; with
+        CDP_SLOTS and CDP_EXPOSURES of 1, CDP_SLOT_BYTES of 64 and CDP_SEGMENTS of 16, 4 KiB. Rank 0
+        also holds the store: about 70 KB and 1.5 KB per rank.
         Descriptors: 16, one for each connection of a link, three more for each rank of the same
         machine with which memory is shared, and on rank 0 two for each rank. cdp_init compares
         that with the limit of the process: a rank without room for the store returns IO; one

@@ -188,7 +188,8 @@ CDP_MUST_CHECK CDP_API cdp_status cdp_rpc_poll(cdp_rpc *rpc, uint32_t budget_us)
 /* The rank of that name, or -1; the name of that rank, or NULL. Any thread. */
 CDP_API int32_t cdp_rpc_rank_of(const cdp_rpc *rpc, const char *name);
 CDP_API const char *cdp_rpc_name_of(const cdp_rpc *rpc, uint32_t rank);
-/* False once the link to that rank has ended. */
+/* False once the link to that rank has ended. After a shutdown with `survivors` it says what the
+   ranks have agreed on. */
 CDP_API bool cdp_rpc_alive(cdp_rpc *rpc, uint32_t rank);
 
 typedef struct cdp_rpc_stats {

@@ -186,6 +186,16 @@ static __attribute__((noinline)) double deep_pair(int depth, uint64_t bytes) {
     return ns;
 }
 
+static int ratio_order(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double middle_of_nine(double ratio[9]) {
+    qsort(ratio, 9, sizeof *ratio, ratio_order);
+    return ratio[4];
+}
+
 /* A pair with a site, beside one that is not recorded, in turns; the median of the ratios. */
 static double site_ratio(void) {
     cdp_mem_record_desc d;
@@ -201,13 +211,8 @@ static double site_ratio(void) {
             cdp_mem_destroy(mem);
         }
         ratio[i] = ns[1] / ns[0];
-        for (int k = i; k > 0 && ratio[k] < ratio[k - 1]; --k) {
-            const double swap = ratio[k];
-            ratio[k] = ratio[k - 1];
-            ratio[k - 1] = swap;
-        }
     }
-    return ratio[4];
+    return middle_of_nine(ratio);
 }
 
 static double recorded_ns(cdp_mem_history history, cdp_mem_context context, cdp_mem_stacks stacks) {
@@ -451,13 +456,8 @@ static double growing_ratio(uint64_t bytes) {
             cdp_mem_destroy(mem);
         }
         ratio[i] = ns[1] / ns[0];
-        for (int k = i; k > 0 && ratio[k] < ratio[k - 1]; --k) {
-            const double swap = ratio[k];
-            ratio[k] = ratio[k - 1];
-            ratio[k - 1] = swap;
-        }
     }
-    return ratio[4];
+    return middle_of_nine(ratio);
 }
 
 int main(void) {
