@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 try:
     from torch.distributed.fsdp import fully_shard
-except ImportError:
+except (ImportError, ValueError):  # torch 1.13 under Python 3.11 raises the second
     fully_shard = None
 
 IN, HIDDEN, OUT, BATCH, STEPS = 7, 11, 3, 4, 20
